@@ -1,0 +1,208 @@
+//! The job: everything the init is told. Read [`Job`] first.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+/// Version of [`Job`] and of the frames; guest and host must agree on it.
+pub const JOB_VERSION: u32 = 1;
+/// Where the init finds its job inside the initramfs.
+pub const JOB_PATH: &str = "/kdelta/job.json";
+/// Folder inside the initramfs that holds the modules named by [`Job::modules`].
+pub const MODULE_DIR: &str = "/kdelta/modules";
+/// Name of the virtio-serial port that carries frames.
+pub const RESULT_PORT: &str = "org.kdelta.results";
+/// Start of a console line that tells the host which stage the init has reached.
+pub const STAGE_PREFIX: &str = "kdelta-stage: ";
+
+/// What one boot has to do, identical for every arm that differs only in its kernel.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Job {
+    /// [`JOB_VERSION`] of the writer.
+    pub version: u32,
+    /// What a tick of [`crate::Phase::elapsed`] is.
+    pub clock: Clock,
+    /// Seed of everything the workloads choose by chance (file names above all).
+    pub seed: u64,
+    /// Guest milliseconds to sleep before the first scenario, for boot-time background work to end.
+    pub settle_ms: u64,
+    /// CPU that workloads are pinned to; `None` leaves the scheduler free.
+    pub cpu: Option<usize>,
+    /// Kernel modules to load, in this order; file names inside [`MODULE_DIR`].
+    pub modules: Vec<String>,
+    /// Block device the filesystem is made on.
+    pub disk: DiskKind,
+    /// Filesystem made afresh for every round.
+    pub filesystem: FilesystemJob,
+    /// What to run, in this order.
+    pub scenarios: Vec<ScenarioJob>,
+}
+
+/// What a tick of elapsed time is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Clock {
+    /// One executed guest instruction: the TSC under `-icount shift=0` (QEMU docs, `tcg-icount`).
+    Instructions,
+    /// One nanosecond of `CLOCK_MONOTONIC_RAW` (clock_gettime(2)).
+    Nanoseconds,
+}
+
+/// Which block device the guest sees.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum DiskKind {
+    /// No block device.
+    None,
+    /// brd, `/dev/ram0`.
+    Ram,
+    /// NVMe namespace 1, `/dev/nvme0n1`.
+    Nvme,
+    /// virtio-blk, `/dev/vda`.
+    VirtioBlk,
+}
+
+impl DiskKind {
+    /// Device node in the guest, if there is one.
+    #[must_use]
+    pub fn device(self) -> Option<&'static str> {
+        match self {
+            Self::None => None,
+            Self::Ram => Some("/dev/ram0"),
+            Self::Nvme => Some("/dev/nvme0n1"),
+            Self::VirtioBlk => Some("/dev/vda"),
+        }
+    }
+}
+
+/// Which filesystem is measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum FilesystemKind {
+    /// tmpfs.
+    Tmpfs,
+    /// XFS.
+    Xfs,
+    /// ext4.
+    Ext4,
+    /// btrfs.
+    Btrfs,
+}
+
+impl FilesystemKind {
+    /// Every filesystem, in the order used by help texts.
+    pub const ALL: [Self; 4] = [Self::Tmpfs, Self::Xfs, Self::Ext4, Self::Btrfs];
+
+    /// Name as mount(8) knows it.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Tmpfs => "tmpfs",
+            Self::Xfs => "xfs",
+            Self::Ext4 => "ext4",
+            Self::Btrfs => "btrfs",
+        }
+    }
+
+    /// The filesystem called `name`, if it is one of [`Self::ALL`].
+    #[must_use]
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|kind| kind.name() == name)
+    }
+
+    /// Whether it lives on a block device.
+    #[must_use]
+    pub fn needs_disk(self) -> bool {
+        self != Self::Tmpfs
+    }
+
+    /// Path of its mkfs program inside the guest, if it has one.
+    #[must_use]
+    pub fn mkfs(self) -> Option<&'static str> {
+        match self {
+            Self::Tmpfs => None,
+            Self::Xfs => Some("/usr/sbin/mkfs.xfs"),
+            Self::Ext4 => Some("/usr/sbin/mkfs.ext4"),
+            Self::Btrfs => Some("/usr/sbin/mkfs.btrfs"),
+        }
+    }
+}
+
+impl fmt::Display for FilesystemKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+/// How to make and mount the filesystem.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct FilesystemJob {
+    /// Which one.
+    pub kind: FilesystemKind,
+    /// Arguments of mkfs before the device.
+    pub mkfs: Vec<String>,
+    /// Mount options, as after `mount -o`, without commas.
+    pub mount: Vec<String>,
+}
+
+/// One workload with its parameter values.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ScenarioJob {
+    /// Name that frames carry; unique within a job.
+    pub id: String,
+    /// Workload and scenario, as `xattr/flistxattr`.
+    pub workload: String,
+    /// Parameter values; a missing one takes the workload's default.
+    pub parameters: Parameters,
+    /// Rounds run first and marked as warm-up.
+    pub warmup: u32,
+    /// Rounds measured after them.
+    pub rounds: u32,
+}
+
+/// Parameter values by name.
+pub type Parameters = BTreeMap<String, ParameterValue>;
+
+/// A value given to a workload parameter.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum ParameterValue {
+    /// A count or size.
+    Integer(u64),
+    /// A mode or name.
+    Text(String),
+}
+
+impl fmt::Display for ParameterValue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Integer(value) => write!(f, "{value}"),
+            Self::Text(value) => f.write_str(value),
+        }
+    }
+}
+
+/// What the init hands to the fresh process that runs one round.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct RoundRequest {
+    /// Scenario to run.
+    pub scenario: ScenarioJob,
+    /// Number of the round, warm-up included, from 0.
+    pub round: u32,
+    /// [`Job::seed`].
+    pub seed: u64,
+    /// [`Job::clock`].
+    pub clock: Clock,
+    /// [`Job::cpu`].
+    pub cpu: Option<usize>,
+    /// Filesystem under test.
+    pub filesystem: FilesystemKind,
+    /// Where it is mounted.
+    pub mount_point: String,
+    /// Whether the round may unmount it to time the work that unmounting waits for.
+    pub may_unmount: bool,
+}

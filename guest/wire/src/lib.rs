@@ -1,0 +1,15 @@
+//! What guest and host say to each other: the [`Job`] that travels in with the initramfs and the
+//! [`Frame`]s that come back over a port. Read [`Job`] first, then [`Frame`].
+//!
+//! The guest never learns which kernel it runs: a job is the same for parent and child.
+
+mod frame;
+mod job;
+
+pub use frame::{
+    Check, Decoder, FRAME_LIMIT, Frame, FrameError, GuestCpu, Hello, OpCount, Phase, Round, encode,
+};
+pub use job::{
+    Clock, DiskKind, FilesystemJob, FilesystemKind, JOB_PATH, JOB_VERSION, Job, MODULE_DIR, ParameterValue,
+    Parameters, RESULT_PORT, RoundRequest, STAGE_PREFIX, ScenarioJob,
+};
