@@ -168,13 +168,32 @@ pub struct ScenarioJob {
 pub type Parameters = BTreeMap<String, ParameterValue>;
 
 /// A value given to a workload parameter.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(untagged)]
 pub enum ParameterValue {
     /// A count or size.
     Integer(u64),
     /// A mode or name.
     Text(String),
+}
+
+impl<'de> Deserialize<'de> for ParameterValue {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Visitor;
+        impl serde::de::Visitor<'_> for Visitor {
+            type Value = ParameterValue;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a whole number or a word")
+            }
+            fn visit_u64<E>(self, value: u64) -> Result<ParameterValue, E> {
+                Ok(ParameterValue::Integer(value))
+            }
+            fn visit_str<E>(self, value: &str) -> Result<ParameterValue, E> {
+                Ok(ParameterValue::Text(value.to_owned()))
+            }
+        }
+        deserializer.deserialize_any(Visitor)
+    }
 }
 
 impl fmt::Display for ParameterValue {

@@ -347,6 +347,20 @@ pub struct KernelIdentity {
     pub debug_options: Vec<String>,
 }
 
+/// Whether a location is fetched over the network rather than read from a path.
+#[must_use]
+pub fn is_url(location: &str) -> bool {
+    location.contains("://")
+}
+
+/// Splits at the last `mark`, when there is one.
+fn split_optional(text: &str, mark: char) -> (&str, Option<&str>) {
+    match text.rsplit_once(mark) {
+        Some((head, tail)) => (head, Some(tail)),
+        None => (text, None),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -395,19 +409,5 @@ mod tests {
         assert_eq!("a.patch".parse(), Ok(PatchSource::Path("a.patch".into())));
         assert_eq!("git:/r#a..b".parse::<PatchSource>().expect("range").to_string(), "git:/r#a..b");
         assert!("git:/r#a".parse::<PatchSource>().is_err());
-    }
-}
-
-/// Whether a location is fetched over the network rather than read from a path.
-#[must_use]
-pub fn is_url(location: &str) -> bool {
-    location.contains("://")
-}
-
-/// Splits at the last `mark`, when there is one.
-fn split_optional(text: &str, mark: char) -> (&str, Option<&str>) {
-    match text.rsplit_once(mark) {
-        Some((head, tail)) => (head, Some(tail)),
-        None => (text, None),
     }
 }

@@ -1,1 +1,105 @@
-//! x
+//! The plan: an experiment with everything decided, before the first boot. Read [`Plan`] first.
+
+use std::collections::BTreeMap;
+
+use kdelta_wire::{FilesystemJob, ScenarioJob};
+use serde::{Deserialize, Serialize};
+
+use crate::guest::GuestShape;
+use crate::kernel::KernelRequest;
+use crate::record::MeasureMode;
+
+/// How a scenario is written in a plan: as the guest will read it.
+pub type Scenario = ScenarioJob;
+/// How a filesystem is written in a plan: as the guest will read it.
+pub type Filesystem = FilesystemJob;
+
+/// Ordered boots, with all that they need. Stored with its digest before the first boot.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Plan {
+    /// How it is measured.
+    pub mode: MeasureMode,
+    /// Smallest change that matters, in percent.
+    pub margin_percent: f64,
+    /// Seed of the session.
+    pub seed: u64,
+    /// Kernels to build, each once.
+    pub kernels: Vec<KernelRequest>,
+    /// What is booted.
+    pub arms: Vec<Arm>,
+    /// Which arms are compared.
+    pub pairs: Vec<Pair>,
+    /// Boots in the order they are started.
+    pub boots: Vec<PlannedBoot>,
+}
+
+/// One kind of boot.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Arm {
+    /// Name in tables, unique.
+    pub name: String,
+    /// Level of each factor, by factor; empty when arms are listed.
+    pub levels: BTreeMap<String, String>,
+    /// Index in [`Plan::kernels`].
+    pub kernel: usize,
+    /// The machine.
+    pub guest: GuestShape,
+    /// What is made and mounted.
+    pub filesystem: Filesystem,
+    /// What runs.
+    pub scenarios: Vec<Scenario>,
+    /// For a placebo: index of the arm it imitates.
+    pub placebo_of: Option<usize>,
+}
+
+/// Two arms to compare.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Pair {
+    /// Index of the arm to compare with: the parent.
+    pub base: usize,
+    /// Index of the arm in question: the child.
+    pub arm: usize,
+}
+
+/// One boot to come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PlannedBoot {
+    /// Position in [`Plan::boots`].
+    pub index: usize,
+    /// Index in [`Plan::arms`].
+    pub arm: usize,
+    /// Seed handed to QEMU and to the workloads.
+    pub seed: u64,
+    /// What it is for.
+    pub purpose: BootPurpose,
+}
+
+/// What a boot is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum BootPurpose {
+    /// Booted once per arm before the session in wall mode, never judged.
+    Unmeasured,
+    /// One of the sample.
+    Sample,
+    /// Same arm and seed as an earlier boot: must give the same bits.
+    Repeat,
+    /// The parent with a change that does nothing.
+    Placebo,
+}
+
+impl Plan {
+    /// The bytes whose digest reports print: gates and margin cannot change afterwards.
+    ///
+    /// # Errors
+    /// When the plan cannot be written as JSON.
+    pub fn canonical(&self) -> Result<Vec<u8>, serde_json::Error> {
+        serde_json::to_vec(self)
+    }
+
+    /// Kernel of the arm with index `arm`.
+    #[must_use]
+    pub fn kernel_of(&self, arm: usize) -> Option<&KernelRequest> {
+        self.kernels.get(self.arms.get(arm)?.kernel)
+    }
+}
