@@ -26,18 +26,29 @@ pub struct Job {
     pub clock: Clock,
     /// Seed of everything the workloads choose by chance (file names above all).
     pub seed: u64,
-    /// Guest milliseconds to sleep before the first scenario, for boot-time background work to end.
-    pub settle_ms: u64,
+    /// Guest microseconds to sleep before the first scenario, for boot-time background work to end.
+    pub settle_us: u64,
     /// CPU that workloads are pinned to; `None` leaves the scheduler free.
     pub cpu: Option<usize>,
-    /// Kernel modules to load, in this order; file names inside [`MODULE_DIR`].
-    pub modules: Vec<String>,
+    /// Kernel modules to load, in this order.
+    pub modules: Vec<ModuleJob>,
     /// Block device the filesystem is made on.
     pub disk: DiskKind,
     /// Filesystem made afresh for every round.
     pub filesystem: FilesystemJob,
     /// What to run, in this order.
     pub scenarios: Vec<ScenarioJob>,
+}
+
+/// One kernel module.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ModuleJob {
+    /// File name inside [`MODULE_DIR`].
+    pub file: String,
+    /// Whether the guest does without it when it refuses to load (an accelerated checksum on a CPU
+    /// that lacks the instruction, say).
+    pub optional: bool,
 }
 
 /// What a tick of elapsed time is.

@@ -10,6 +10,6 @@ pub use frame::{
     Check, Decoder, FRAME_LIMIT, Frame, FrameError, GuestCpu, Hello, OpCount, Phase, Round, encode,
 };
 pub use job::{
-    Clock, DiskKind, FilesystemJob, FilesystemKind, JOB_PATH, JOB_VERSION, Job, MODULE_DIR, ParameterValue,
-    Parameters, RESULT_PORT, RoundRequest, STAGE_PREFIX, ScenarioJob,
+    Clock, DiskKind, FilesystemJob, FilesystemKind, JOB_PATH, JOB_VERSION, Job, MODULE_DIR, ModuleJob,
+    ParameterValue, Parameters, RESULT_PORT, RoundRequest, STAGE_PREFIX, ScenarioJob,
 };

@@ -185,16 +185,26 @@ impl Lock {
     /// # Errors
     /// When the file cannot be opened or locked.
     pub fn acquire(path: &Utf8Path, waiting: impl FnOnce()) -> io::Result<Self> {
+        if let Some(lock) = Self::try_acquire(path)? {
+            return Ok(lock);
+        }
+        waiting();
+        let file = File::options().write(true).open(path)?;
+        file.lock()?;
+        Ok(Self { file })
+    }
+
+    /// The lock at `path`, or `None` when somebody else holds it.
+    ///
+    /// # Errors
+    /// When the file cannot be opened or locked.
+    pub fn try_acquire(path: &Utf8Path) -> io::Result<Option<Self>> {
         let file = File::options().create(true).truncate(false).write(true).open(path)?;
         match file.try_lock() {
-            Ok(()) => {}
-            Err(fs::TryLockError::WouldBlock) => {
-                waiting();
-                file.lock()?;
-            }
-            Err(fs::TryLockError::Error(error)) => return Err(error),
+            Ok(()) => Ok(Some(Self { file })),
+            Err(fs::TryLockError::WouldBlock) => Ok(None),
+            Err(fs::TryLockError::Error(error)) => Err(error),
         }
-        Ok(Self { file })
     }
 
     /// The locked file, to hand to children.

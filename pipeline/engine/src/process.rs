@@ -196,6 +196,17 @@ impl Program {
         }
     }
 
+    /// Starts it with all output going to the file `log`, and returns at once.
+    ///
+    /// # Errors
+    /// When it cannot start.
+    pub fn start(&self, log: &Utf8Path) -> Result<Running, ProcessError> {
+        let out = File::create(log).map_err(|source| self.start_error(source))?;
+        let expression = self.expression(None).stderr_to_stdout().stdout_file(out);
+        let handle = expression.start().map_err(|source| self.start_error(source))?;
+        Ok(Running { handle, name: self.name.clone() })
+    }
+
     fn expression(&self, lock: Option<&File>) -> duct::Expression {
         let mut expression = duct::cmd(&self.name, &self.arguments).stdin_null().unchecked();
         if let Some(folder) = &self.folder {
@@ -252,8 +263,47 @@ impl Program {
     }
 }
 
+/// A program that was started and is killed, with its whole group, when this is dropped.
+#[derive(Debug)]
+pub struct Running {
+    handle: duct::Handle,
+    name: String,
+}
+
+impl Running {
+    /// Its process id.
+    #[must_use]
+    pub fn pid(&self) -> Option<u32> {
+        self.handle.pids().first().copied()
+    }
+
+    /// Waits at most `limit` for its end; `Some` holds whether it ended with success, and how.
+    ///
+    /// # Errors
+    /// When the process cannot be waited for.
+    pub fn wait(&self, limit: Duration) -> Result<Option<(bool, String)>, ProcessError> {
+        let output = self.handle.wait_timeout(limit);
+        let output = output.map_err(|source| ProcessError::Start { program: self.name.clone(), source })?;
+        Ok(output.map(|output| (output.status.success(), output.status.to_string())))
+    }
+
+    /// Kills it and everything in its group, and reaps it.
+    pub fn kill(&self) {
+        if let Ok(None) = self.handle.try_wait() {
+            self.handle.pids().into_iter().for_each(sys::kill_group);
+        }
+        let _ = self.handle.wait();
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
 /// The end of what a program said.
-fn last_lines(bytes: &[u8]) -> String {
+pub fn last_lines(bytes: &[u8]) -> String {
     let text = String::from_utf8_lossy(bytes);
     let lines: Vec<&str> = text.trim_end().lines().collect();
     lines[lines.len().saturating_sub(QUOTED_LINES)..].join("\n")

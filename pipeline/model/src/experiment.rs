@@ -7,7 +7,7 @@ use kdelta_wire::{FilesystemKind, Parameters};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::guest::{Disk, Machine, Size};
+use crate::guest::{Disk, Size};
 use crate::kernel::{ConfigBase, KernelSource, PatchSource};
 
 /// One question about performance, with everything needed to answer it.
@@ -35,6 +35,13 @@ pub struct Experiment {
     /// Smallest change that matters, in percent. Default: 0.5 for instructions, 2 for wall time.
     #[serde(default)]
     pub margin_percent: Option<f64>,
+    /// Extra boots of the first seed of each arm, which must give the same bits (instructions mode).
+    /// Default: 1.
+    #[serde(default)]
+    pub repeats: Option<u32>,
+    /// CPU seconds that a guest may use without reaching its next stage. Default: 600.
+    #[serde(default)]
+    pub deadline_seconds: Option<u64>,
     /// Whether to boot the placebo, the parent with a change that does nothing. Instructions mode
     /// with compiled kernels only; on by default there.
     #[serde(default)]
@@ -128,9 +135,6 @@ pub struct ArmSettings {
     /// Virtual CPUs, instead of the shape's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpus: Option<u32>,
-    /// Machine type, instead of the shape's.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub machine: Option<Machine>,
     /// Disk, instead of the shape's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub disk: Option<Disk>,
@@ -168,6 +172,10 @@ pub struct WorkloadSettings {
     /// Name in tables, when the same workload runs more than once.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
+    /// Named set of parameter values to start from: `guest` (sized for a small guest, the default)
+    /// or `source` (as in the mail or report that the workload comes from).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub preset: Option<String>,
     /// Parameter values; see `kdelta workloads NAME`.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(with = "BTreeMap<String, serde_json::Value>")]
@@ -178,6 +186,21 @@ pub struct WorkloadSettings {
     /// Rounds run first and not judged.
     #[serde(default = "default_warmup")]
     pub warmup: u32,
+}
+
+impl WorkloadSettings {
+    /// `workload` with every default.
+    #[must_use]
+    pub fn new(workload: &str) -> Self {
+        Self {
+            workload: workload.to_owned(),
+            name: None,
+            preset: None,
+            parameters: Parameters::new(),
+            rounds: default_rounds(),
+            warmup: default_warmup(),
+        }
+    }
 }
 
 /// Rounds measured in each boot unless the experiment says otherwise.
@@ -235,7 +258,6 @@ impl ArmSettings {
             filesystem,
             memory: self.memory.or(base.memory),
             cpus: self.cpus.or(base.cpus),
-            machine: self.machine.or(base.machine),
             disk: self.disk.clone().or_else(|| base.disk.clone()),
             cmdline: joined(&base.cmdline, &self.cmdline),
             parameters,

@@ -9,14 +9,13 @@ use serde::{Deserialize, Serialize};
 
 use crate::text::{ParseError, text_value};
 
-/// Machine, processors, memory and disk of a guest: a file of `configs/guests/`.
+/// Processors, memory and disk of a guest: a file of `configs/guests/`. The machine is always the
+/// same trimmed q35 (docs/guests.md says why).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct GuestShape {
     /// What it is for, one line.
     pub description: String,
-    /// QEMU machine type.
-    pub machine: Machine,
     /// Virtual CPUs. In instructions mode a second one models nothing (it only shares the clock).
     #[serde(default = "one")]
     pub cpus: u32,
@@ -31,16 +30,6 @@ pub struct GuestShape {
 
 fn one() -> u32 {
     1
-}
-
-/// QEMU machine types that kdelta knows how to boot quickly.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "kebab-case")]
-pub enum Machine {
-    /// `-M microvm`: virtio-mmio, no PCI; the fastest boot.
-    Microvm,
-    /// `-M q35`: PCI Express, for NVMe and ready-made kernels.
-    Q35,
 }
 
 /// The disk under test.

@@ -23,6 +23,8 @@ pub struct Plan {
     pub margin_percent: f64,
     /// Seed of the session.
     pub seed: u64,
+    /// CPU seconds that a guest may use without reaching its next stage.
+    pub deadline_seconds: u64,
     /// Kernels to build, each once.
     pub kernels: Vec<KernelRequest>,
     /// What is booted.

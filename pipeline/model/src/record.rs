@@ -32,6 +32,8 @@ pub struct RunRecord {
     pub plan_digest: Digest,
     /// Identity of each of [`Plan::kernels`], in their order.
     pub kernels: Vec<KernelIdentity>,
+    /// Options in which the kernels of compared arms differ; empty when only the source does.
+    pub config_differences: Vec<ConfigDifference>,
     /// What was really booted, for each of [`Plan::arms`].
     pub arms: Vec<ArmRecord>,
     /// Boots that ended, in plan order.
@@ -103,6 +105,17 @@ pub struct HostFacts {
     pub load: f64,
 }
 
+/// Options in which two kernels of compared arms differ.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ConfigDifference {
+    /// Index in [`Plan::kernels`].
+    pub base: usize,
+    /// Index in [`Plan::kernels`].
+    pub kernel: usize,
+    /// Lines of the configuration, `-` for the base's and `+` for the other's.
+    pub lines: Vec<String>,
+}
+
 /// What was really booted for an arm.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ArmRecord {
@@ -141,6 +154,8 @@ pub struct BootRecord {
     pub console: Vec<ConsoleFinding>,
     /// CPU time that QEMU took on the host, in seconds.
     pub host_cpu_seconds: f64,
+    /// CPU time that QEMU took until the init spoke, in seconds.
+    pub init_cpu_seconds: Option<f64>,
     /// How long the boot took on the host, in seconds.
     pub wall_seconds: f64,
     /// Seconds from the session's start to this boot's.

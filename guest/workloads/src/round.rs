@@ -1,0 +1,423 @@
+//! One round of one scenario: what a workload is given, how its timed parts are measured and how
+//! its claims are checked. Read [`run`] first, then [`RoundContext::phase`].
+
+use std::collections::BTreeMap;
+use std::ffi::CString;
+use std::fmt::Display;
+use std::fs::File;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+use kdelta_wire::{
+    Check, FilesystemKind, GuestCpu, OpCount, ParameterValue, Parameters, Phase, Round, RoundRequest,
+};
+use rand_chacha::ChaCha8Rng;
+use rand_chacha::rand_core::SeedableRng;
+use rustix::io::Errno;
+use thiserror::Error;
+
+use crate::sys::{self, Counters};
+use crate::{ParameterError, ScenarioInfo, UnknownWorkload, clock, find, resolve};
+
+/// Unmounts the filesystem at a path; the guest's init has one, a host has none.
+pub type Unmount = fn(&Path) -> std::io::Result<()>;
+
+/// Why a round could not be finished.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum WorkloadError {
+    /// No such workload.
+    #[error(transparent)]
+    Workload(#[from] UnknownWorkload),
+    /// Bad parameter values.
+    #[error(transparent)]
+    Parameter(#[from] ParameterError),
+    /// The workload does not run on this filesystem.
+    #[error("{workload} does not run on {filesystem}")]
+    Filesystem {
+        /// Workload and scenario.
+        workload: String,
+        /// The filesystem asked for.
+        filesystem: FilesystemKind,
+    },
+    /// A system call failed.
+    #[error("{call} on {path} failed: {} (errno {errno})", std::io::Error::from_raw_os_error(*.errno).kind())]
+    Call {
+        /// Name of the call.
+        call: &'static str,
+        /// What it was called on.
+        path: String,
+        /// errno(3).
+        errno: i32,
+    },
+    /// A workload asks for a parameter that it does not declare with that type.
+    #[error("the workload reads `{0}`, which it does not declare so; this is a mistake in kdelta")]
+    Undeclared(String),
+}
+
+/// An error for `call` on `path`.
+#[cold]
+pub(crate) fn failed(call: &'static str, path: &Path, errno: Errno) -> WorkloadError {
+    WorkloadError::Call { call, path: path.display().to_string(), errno: errno.raw_os_error() }
+}
+
+/// Runs the round that `request` describes, in this process. With `unmount`, and if the request
+/// allows it, [`RoundContext::quiesce`] unmounts the filesystem.
+///
+/// # Errors
+/// When the request is not valid, or a system call fails that the workload needs. A check that
+/// fails is no error: it is part of the round.
+pub fn run(request: &RoundRequest, unmount: Option<Unmount>) -> Result<Round, WorkloadError> {
+    let selection = find(&request.scenario.workload)?;
+    let info = selection.workload.info();
+    if !info.filesystems.contains(&request.filesystem) {
+        let (workload, filesystem) = (selection.name(), request.filesystem);
+        return Err(WorkloadError::Filesystem { workload, filesystem });
+    }
+    let parameters = resolve(info, selection.scenario, &request.scenario.parameters)?;
+    let mut context = RoundContext::new(request.clone(), selection.scenario, parameters, unmount)?;
+    selection.workload.round(&mut context)?;
+    Ok(context.finish())
+}
+
+/// What a workload is given, and where it leaves what it found.
+#[derive(Debug)]
+pub struct RoundContext {
+    request: RoundRequest,
+    scenario: &'static ScenarioInfo,
+    parameters: Parameters,
+    mount_point: PathBuf,
+    unmount: Option<Unmount>,
+    stat: File,
+    phases: Vec<Phase>,
+    checks: Vec<Check>,
+    census: BTreeMap<String, OpCount>,
+}
+
+impl RoundContext {
+    fn new(
+        request: RoundRequest,
+        scenario: &'static ScenarioInfo,
+        parameters: Parameters,
+        unmount: Option<Unmount>,
+    ) -> Result<Self, WorkloadError> {
+        let stat_path = Path::new("/proc/stat");
+        let stat = File::open(stat_path)
+            .map_err(|error| failed("open", stat_path, Errno::from_io_error(&error).unwrap_or(Errno::IO)))?;
+        let mut context = Self {
+            mount_point: PathBuf::from(&request.mount_point),
+            unmount: unmount.filter(|_| request.may_unmount),
+            scenario,
+            parameters,
+            stat,
+            phases: Vec::with_capacity(8),
+            checks: Vec::new(),
+            census: BTreeMap::new(),
+            request,
+        };
+        if let Some(cpu) = context.request.cpu {
+            let actual =
+                sys::pin(cpu).map_err(|errno| failed("sched_setaffinity", Path::new("self"), errno))?;
+            context.check("affinity", cpu, actual);
+        }
+        // The first read pays for finding the vDSO and for page faults.
+        context.counters()?;
+        let _ = clock::now(context.request.clock);
+        Ok(context)
+    }
+
+    /// Name of the scenario to run, one of the workload's own.
+    #[must_use]
+    pub fn scenario(&self) -> &'static str {
+        self.scenario.name
+    }
+
+    /// Where the filesystem under test is mounted.
+    #[must_use]
+    pub fn mount_point(&self) -> &Path {
+        &self.mount_point
+    }
+
+    /// Which filesystem it is.
+    #[must_use]
+    pub fn filesystem(&self) -> FilesystemKind {
+        self.request.filesystem
+    }
+
+    /// The integer parameter `name`.
+    ///
+    /// # Errors
+    /// When the workload does not declare it for this scenario.
+    pub fn integer(&self, name: &str) -> Result<u64, WorkloadError> {
+        match self.parameters.get(name) {
+            Some(&ParameterValue::Integer(value)) => Ok(value),
+            _ => Err(WorkloadError::Undeclared(name.to_owned())),
+        }
+    }
+
+    /// The choice parameter `name`.
+    ///
+    /// # Errors
+    /// When the workload does not declare it for this scenario.
+    pub fn choice(&self, name: &str) -> Result<&str, WorkloadError> {
+        match self.parameters.get(name) {
+            Some(ParameterValue::Text(value)) => Ok(value),
+            _ => Err(WorkloadError::Undeclared(name.to_owned())),
+        }
+    }
+
+    /// A random generator that depends on the seed, the scenario's id and the round's number, and
+    /// on nothing else. It starts anew with every call.
+    #[must_use]
+    pub fn rng(&self) -> ChaCha8Rng {
+        let mut seed = [0_u8; 32];
+        seed[..8].copy_from_slice(&self.request.seed.to_le_bytes());
+        seed[8..12].copy_from_slice(&self.request.round.to_le_bytes());
+        seed[16..24].copy_from_slice(&fnv1a(self.request.scenario.id.as_bytes()).to_le_bytes());
+        ChaCha8Rng::from_seed(seed)
+    }
+
+    /// Runs `body` and records what it cost as the phase `name` of `ops` operations.
+    ///
+    /// The clock is the innermost reading on both sides; the others enclose it.
+    ///
+    /// # Errors
+    /// Those of `body`, which then leaves no phase, and a counter that cannot be read.
+    pub fn phase<T>(
+        &mut self,
+        name: &'static str,
+        ops: u64,
+        body: impl FnOnce() -> Result<T, WorkloadError>,
+    ) -> Result<T, WorkloadError> {
+        let clock = self.request.clock;
+        let before = self.counters()?;
+        let start = clock::now(clock);
+        let outcome = body();
+        let end = clock::now(clock);
+        let after = self.counters_inside_out()?;
+        let value = outcome?;
+        let (old, new) = (before.usage, after.usage);
+        self.phases.push(Phase {
+            name: name.to_owned(),
+            ops,
+            elapsed: end.saturating_sub(start),
+            cpu_ns: after.cpu_ns.saturating_sub(before.cpu_ns),
+            user_ns: new.user_ns.saturating_sub(old.user_ns),
+            system_ns: new.system_ns.saturating_sub(old.system_ns),
+            voluntary_switches: new.voluntary_switches.saturating_sub(old.voluntary_switches),
+            involuntary_switches: new.involuntary_switches.saturating_sub(old.involuntary_switches),
+            minor_faults: new.minor_faults.saturating_sub(old.minor_faults),
+            guest: difference(after.guest, before.guest),
+        });
+        Ok(value)
+    }
+
+    /// Checks that `actual` reads the same as `expected`.
+    pub fn check(&mut self, name: &str, expected: impl Display, actual: impl Display) {
+        let (expected, actual) = (expected.to_string(), actual.to_string());
+        let passed = expected == actual;
+        self.checks.push(Check { name: name.to_owned(), expected, actual, passed });
+    }
+
+    /// Adds to the census of operation `op`.
+    pub fn count(&mut self, op: &str, attempted: u64, succeeded: u64) {
+        let count = self.census.entry(op.to_owned()).or_default();
+        count.attempted += attempted;
+        count.succeeded += succeeded;
+    }
+
+    /// Waits until everything written so far is on the device, so that its writeback does not
+    /// run during the next phase (rule M7).
+    ///
+    /// # Errors
+    /// When syncfs(2) fails.
+    pub fn sync(&self) -> Result<(), WorkloadError> {
+        let root = open_root(&self.mount_point)?;
+        sys::syncfs(root.as_fd()).map_err(|errno| failed("syncfs", &self.mount_point, errno))
+    }
+
+    /// Records the phase `quiesce`: the work left over from `ops` earlier operations, which
+    /// syncfs(2) and, where this round may, unmounting wait for. Close every file before it.
+    ///
+    /// # Errors
+    /// When syncing or unmounting fails.
+    pub fn quiesce(&mut self, ops: u64) -> Result<(), WorkloadError> {
+        let mount_point = self.mount_point.clone();
+        let unmount = self.unmount;
+        self.phase("quiesce", ops, || {
+            let root = open_root(&mount_point)?;
+            sys::syncfs(root.as_fd()).map_err(|errno| failed("syncfs", &mount_point, errno))?;
+            sys::close(root).map_err(|errno| failed("close", &mount_point, errno))?;
+            if let Some(unmount) = unmount {
+                unmount(&mount_point).map_err(|error| {
+                    failed("umount", &mount_point, Errno::from_io_error(&error).unwrap_or(Errno::IO))
+                })?;
+            }
+            Ok(())
+        })
+    }
+
+    fn counters(&self) -> Result<Counters, WorkloadError> {
+        let guest = self.guest_cpu()?;
+        let usage = sys::usage().map_err(|errno| failed("getrusage", Path::new("self"), errno))?;
+        Ok(Counters { guest, usage, cpu_ns: sys::process_cpu_ns() })
+    }
+
+    /// As [`Self::counters`], read in the opposite order.
+    fn counters_inside_out(&self) -> Result<Counters, WorkloadError> {
+        let cpu_ns = sys::process_cpu_ns();
+        let usage = sys::usage().map_err(|errno| failed("getrusage", Path::new("self"), errno))?;
+        Ok(Counters { cpu_ns, usage, guest: self.guest_cpu()? })
+    }
+
+    fn guest_cpu(&self) -> Result<GuestCpu, WorkloadError> {
+        sys::guest_cpu(self.stat.as_fd()).map_err(|errno| failed("read", Path::new("/proc/stat"), errno))
+    }
+
+    /// A context for the test of a workload's parts.
+    #[cfg(test)]
+    pub(crate) fn for_test(
+        request: RoundRequest,
+        scenario: &'static ScenarioInfo,
+        parameters: Parameters,
+    ) -> Self {
+        Self::new(request, scenario, parameters, None).expect("a context")
+    }
+
+    pub(crate) fn finish(self) -> Round {
+        let RoundRequest { scenario, round, .. } = self.request;
+        Round {
+            warmup: round < scenario.warmup,
+            scenario: scenario.id,
+            round,
+            parameters: self.parameters,
+            phases: self.phases,
+            checks: self.checks,
+            census: self.census,
+        }
+    }
+}
+
+/// `path` for a system call.
+pub(crate) fn c_path(path: &Path) -> Result<CString, WorkloadError> {
+    CString::new(path.as_os_str().as_encoded_bytes()).map_err(|_| failed("open", path, Errno::INVAL))
+}
+
+/// The folder `path`, open.
+pub(crate) fn open_root(path: &Path) -> Result<OwnedFd, WorkloadError> {
+    sys::open_dir(rustix::fs::CWD, &c_path(path)?).map_err(|errno| failed("open", path, errno))
+}
+
+fn difference(new: GuestCpu, old: GuestCpu) -> GuestCpu {
+    GuestCpu {
+        user: new.user.saturating_sub(old.user),
+        system: new.system.saturating_sub(old.system),
+        // proc_stat(5): iowait may go down, and idle with it.
+        idle: new.idle.saturating_sub(old.idle),
+        iowait: new.iowait.saturating_sub(old.iowait),
+        interrupt: new.interrupt.saturating_sub(old.interrupt),
+        steal: new.steal.saturating_sub(old.steal),
+    }
+}
+
+/// FNV-1a, 64 bits (RFC 9923): the same value for the same bytes in every build.
+fn fnv1a(bytes: &[u8]) -> u64 {
+    bytes
+        .iter()
+        .fold(0xcbf2_9ce4_8422_2325, |hash, &byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use kdelta_wire::{Clock, ScenarioJob};
+    use rand_chacha::rand_core::Rng;
+
+    use super::*;
+
+    /// A request to run `workload` in `folder` with integer and text `parameters`.
+    pub(crate) fn request(
+        workload: &str,
+        folder: &Path,
+        parameters: &[(&str, crate::Setting)],
+    ) -> RoundRequest {
+        let parameters =
+            parameters.iter().map(|(name, setting)| ((*name).to_owned(), setting.value())).collect();
+        let scenario =
+            ScenarioJob { id: "test".into(), workload: workload.into(), parameters, warmup: 1, rounds: 1 };
+        RoundRequest {
+            scenario,
+            round: 0,
+            seed: 7,
+            clock: Clock::Nanoseconds,
+            cpu: None,
+            filesystem: FilesystemKind::Tmpfs,
+            mount_point: folder.display().to_string(),
+            may_unmount: false,
+        }
+    }
+
+    fn context(edit: impl FnOnce(&mut RoundRequest)) -> RoundContext {
+        let mut request = request("xattr/flistxattr", &std::env::temp_dir(), &[]);
+        edit(&mut request);
+        let scenario = find(&request.scenario.workload).expect("known").scenario;
+        RoundContext::new(request, scenario, Parameters::new(), None).expect("a context")
+    }
+
+    /// Every check of `round` passed and every operation succeeded.
+    pub(crate) fn assert_sound(round: &Round) {
+        assert!(!round.checks.is_empty() && round.checks.iter().all(|check| check.passed), "{round:?}");
+        assert!(round.census.values().all(|count| count.attempted == count.succeeded), "{round:?}");
+        assert!(round.phases.iter().all(|phase| phase.ops > 0 && phase.elapsed > 0), "{round:?}");
+    }
+
+    #[test]
+    fn a_wrong_value_fails_its_check() {
+        let mut context = context(|_| {});
+        context.check("size", 4096, 4095);
+        context.check("same", 1, "1");
+        let round = context.finish();
+        assert_eq!(round.checks.iter().map(|check| check.passed).collect::<Vec<_>>(), [false, true]);
+    }
+
+    #[test]
+    fn a_phase_that_fails_leaves_no_numbers() {
+        let mut context = context(|_| {});
+        let result =
+            context.phase("fails", 1, || Err::<(), _>(failed("open", Path::new("/x"), Errno::NOSPC)));
+        assert_eq!(
+            result.expect_err("the body's error").to_string(),
+            "open on /x failed: no storage space (errno 28)"
+        );
+        assert!(context.finish().phases.is_empty());
+    }
+
+    #[test]
+    fn the_generator_depends_on_seed_round_and_id_only() {
+        let draw = |seed, round, id: &str| {
+            let id = id.to_owned();
+            let edit = |request: &mut RoundRequest| {
+                (request.seed, request.round, request.scenario.id) = (seed, round, id);
+            };
+            context(edit).rng().next_u64()
+        };
+        assert_eq!(draw(1, 2, "a"), draw(1, 2, "a"));
+        let all = [draw(1, 2, "a"), draw(2, 2, "a"), draw(1, 3, "a"), draw(1, 2, "b")];
+        assert!(all.iter().enumerate().all(|(at, value)| !all[..at].contains(value)), "{all:?}");
+    }
+
+    #[test]
+    fn affinity_is_verified() {
+        // Any CPU may be forbidden to this test; the one it is on is not.
+        let cpu = rustix::thread::sched_getcpu();
+        let round = context(|request| request.cpu = Some(cpu)).finish();
+        assert_eq!((round.checks[0].name.as_str(), round.checks[0].passed), ("affinity", true));
+    }
+
+    #[test]
+    fn a_filesystem_a_workload_cannot_use_is_refused_and_so_is_a_folder_that_is_not_there() {
+        let mut request = request("create/sane", Path::new("/nonexistent"), &[]);
+        let error = run(&request, None).expect_err("no such folder");
+        assert_eq!(error, failed("open", Path::new("/nonexistent"), Errno::NOENT));
+        request.scenario.workload = "create/insane".into();
+        assert!(matches!(run(&request, None), Err(WorkloadError::Workload(_))));
+    }
+}

@@ -1,0 +1,98 @@
+//! `kdelta compare`: an experiment without a file. What it means is an experiment like any other,
+//! which `--write-experiment` shows.
+
+use anyhow::{Context, bail};
+use camino::Utf8PathBuf;
+use kdelta_engine::config;
+use kdelta_model::{
+    ArmSettings, Experiment, FilesystemSettings, KernelSettings, KernelSource, MeasureChoice,
+    WorkloadSettings,
+};
+use kdelta_wire::{FilesystemKind, ParameterValue, Parameters};
+
+use crate::args::{Compare, Global};
+use crate::commands::run;
+use crate::exit::Exit;
+
+/// Compares, or writes the experiment.
+pub fn run(global: &Global, args: &Compare) -> anyhow::Result<Exit> {
+    let experiment = experiment(args)?;
+    let yaml = yaml(&experiment)?;
+    if let Some(path) = &args.write_experiment {
+        std::fs::write(path, &yaml).with_context(|| format!("cannot write {path}"))?;
+        println!("wrote {path}; run it with: kdelta run {path}");
+        return Ok(Exit::NoRegression);
+    }
+    let folder = Utf8PathBuf::try_from(std::env::current_dir()?)?;
+    let loaded = config::parse("the command line", &yaml, folder, &Default::default())?;
+    let command = std::env::args().collect::<Vec<_>>().join(" ");
+    run::execute(global, &loaded, &args.running, &command)
+}
+
+/// The experiment as a file.
+fn yaml(experiment: &Experiment) -> anyhow::Result<String> {
+    kdelta_engine::config::to_yaml(experiment).context("the experiment cannot be written as YAML")
+}
+
+fn experiment(args: &Compare) -> anyhow::Result<Experiment> {
+    let kind = FilesystemKind::from_name(&args.fs).with_context(|| {
+        let known: Vec<&str> = FilesystemKind::ALL.iter().map(|kind| kind.name()).collect();
+        format!("--fs {}: no such filesystem; known: {}", args.fs, known.join(", "))
+    })?;
+    let measure = match args.measure.as_str() {
+        "auto" => MeasureChoice::Auto,
+        "instructions" => MeasureChoice::Instructions,
+        "wall" => MeasureChoice::Wall,
+        other => bail!("--measure {other}: it is auto, instructions or wall"),
+    };
+    let side = |name: &str, source: Option<KernelSource>, patched: bool| ArmSettings {
+        name: Some(name.to_owned()),
+        kernel: KernelSettings {
+            source,
+            patches: if patched { args.patches.clone() } else { Vec::new() },
+            ..KernelSettings::default()
+        },
+        ..ArmSettings::default()
+    };
+    let parameters: Parameters = args
+        .parameters
+        .iter()
+        .map(|(name, value)| {
+            let value =
+                value.parse().map_or_else(|_| ParameterValue::Text(value.clone()), ParameterValue::Integer);
+            (name.clone(), value)
+        })
+        .collect();
+    let workloads = args.workloads.iter().map(|workload| WorkloadSettings::new(workload)).collect();
+    Ok(Experiment {
+        version: 1,
+        name: "compare".to_owned(),
+        description: String::new(),
+        measure,
+        boots: args.boots,
+        repeats: None,
+        deadline_seconds: None,
+        seed: 0,
+        margin_percent: args.margin,
+        placebo: None,
+        variables: Default::default(),
+        kernel: KernelSettings {
+            source: args.kernel.clone(),
+            options: args.options.clone(),
+            ..KernelSettings::default()
+        },
+        guest: args.guest.clone(),
+        settings: ArmSettings {
+            filesystem: Some(FilesystemSettings {
+                kind,
+                mkfs: args.mkfs.iter().flat_map(|text| text.split_whitespace().map(str::to_owned)).collect(),
+                mount: args.mount.iter().flat_map(|text| text.split(',').map(str::to_owned)).collect(),
+            }),
+            parameters,
+            ..ArmSettings::default()
+        },
+        workloads,
+        arms: vec![side("parent", args.parent.clone(), false), side("child", args.child.clone(), true)],
+        factors: Vec::new(),
+    })
+}

@@ -1,0 +1,21 @@
+//! `kdelta report`: renders a finished run again.
+
+use anyhow::Context;
+use kdelta_engine::{journal, run};
+
+use crate::args::Report;
+use crate::exit::Exit;
+
+/// Prints the report, or the record itself.
+pub fn run(args: &Report) -> anyhow::Result<Exit> {
+    let mut record = journal::read_finished(&args.run)?;
+    if args.judge_again {
+        run::judge(&mut record).context("the observations cannot be judged")?;
+    }
+    if args.as_json {
+        println!("{}", serde_json::to_string_pretty(&record)?);
+    } else {
+        print!("{}", kdelta_report::text(&record)?);
+    }
+    Ok(Exit::of(&record))
+}

@@ -1,0 +1,141 @@
+//! `kdelta run`: an experiment file to a verdict. [`execute`] is shared with `compare`.
+
+use std::fs;
+use std::time::Instant;
+
+use anyhow::{Context as _, bail};
+use camino::{Utf8Path, Utf8PathBuf};
+use jiff::Timestamp;
+use kdelta_engine::Context;
+use kdelta_engine::config::{self, LoadedExperiment};
+use kdelta_engine::run::{self, RunRequest};
+use kdelta_model::{Plan, RunRecord};
+
+use crate::args::{Global, Run, Running, map};
+use crate::exit::Exit;
+use crate::progress::{Progress, seconds};
+use crate::settings::{self, Settings};
+
+/// Host CPU seconds to boot one guest, and instructions a second afterwards: for estimates only.
+const BOOT_SECONDS: f64 = 1.5;
+/// Seconds that the first build of a small kernel takes on two CPUs.
+const FIRST_BUILD_SECONDS: f64 = 300.0;
+/// Seconds for the next kernel of the same tree and configuration.
+const NEXT_BUILD_SECONDS: f64 = 20.0;
+
+/// Runs or resumes an experiment.
+pub fn run(global: &Global, args: &Run) -> anyhow::Result<Exit> {
+    let started = Instant::now();
+    if let Some(folder) = &args.resume {
+        let settings = Settings::new(global)?;
+        let init = settings::init(global)?;
+        let progress = Progress::new(global.json);
+        let record = run::resume(&context(&settings, &progress), folder, &init)?;
+        return conclude(&record, folder, &progress, started);
+    }
+    let Some(path) = &args.experiment else { bail!("give an experiment file, or --resume DIR") };
+    let loaded = config::load(path, &map(&args.values))?;
+    let command = std::env::args().collect::<Vec<_>>().join(" ");
+    execute(global, &loaded, &args.running, &command)
+}
+
+/// Runs an experiment that is already read.
+pub fn execute(
+    global: &Global,
+    loaded: &LoadedExperiment,
+    running: &Running,
+    command: &str,
+) -> anyhow::Result<Exit> {
+    let started = Instant::now();
+    if running.dry_run {
+        let plan = run::dry_run(loaded)?;
+        print!("{}", preview(&plan, global));
+        return Ok(Exit::NoRegression);
+    }
+    // A mistake in the experiment is told before anything is fetched or built.
+    run::dry_run(loaded)?;
+    let settings = Settings::new(global)?;
+    let init = settings::init(global)?;
+    let progress = Progress::new(global.json);
+    let folder = running.out.clone().unwrap_or_else(|| default_folder(&loaded.experiment.name));
+    let request =
+        RunRequest { experiment: loaded, folder: &folder, command, init: &init, refresh: running.refresh };
+    let record = run::start(&context(&settings, &progress), &request)?;
+    conclude(&record, &folder, &progress, started)
+}
+
+fn context<'a>(settings: &'a Settings, progress: &'a Progress) -> Context<'a> {
+    Context { cache: &settings.cache, events: progress, cancel: &settings.cancel, jobs: settings.jobs }
+}
+
+fn default_folder(name: &str) -> Utf8PathBuf {
+    let safe: String =
+        name.chars().map(|c| if c.is_ascii_alphanumeric() || "-_.".contains(c) { c } else { '-' }).collect();
+    Utf8PathBuf::from(format!("kdelta-runs/{safe}-{}", Timestamp::now().strftime("%Y%m%dT%H%M%SZ")))
+}
+
+/// Writes the report, prints the verdict, where the report is, and what each stage took.
+fn conclude(
+    record: &RunRecord,
+    folder: &Utf8Path,
+    progress: &Progress,
+    started: Instant,
+) -> anyhow::Result<Exit> {
+    let report = kdelta_report::text(record)?;
+    let path = folder.join("report.txt");
+    fs::write(&path, &report).with_context(|| format!("cannot write {path}"))?;
+    println!("{}", kdelta_report::summary(record));
+    println!("report: {path}");
+    println!("record: {}", folder.join("record.json"));
+    for (stage, took, detail) in progress.stages() {
+        println!("  {:>12}  {stage}: {detail}", seconds(took));
+    }
+    println!("  {:>12}  in all", seconds(started.elapsed()));
+    Ok(Exit::of(record))
+}
+
+/// The plan and a rough cost.
+fn preview(plan: &Plan, global: &Global) -> String {
+    let jobs = global.jobs.map_or_else(kdelta_engine::host::cpus, usize::from).max(1);
+    let mut text = String::from("kernels:\n");
+    let mut compiled = 0;
+    for kernel in &plan.kernels {
+        let placebo = if kernel.placebo { ", placebo" } else { "" };
+        text.push_str(&format!("  {}, {} patch(es){placebo}\n", kernel.source, kernel.patches.len()));
+        compiled += usize::from(kernel.source.is_compiled());
+    }
+    text.push_str("arms:\n");
+    for arm in &plan.arms {
+        text.push_str(&format!(
+            "  {}: {} on {}, disk {}\n",
+            arm.name, arm.filesystem.kind, arm.guest.memory, arm.guest.disk
+        ));
+        for scenario in &arm.scenarios {
+            let values: Vec<String> =
+                scenario.parameters.iter().map(|(name, value)| format!("{name}={value}")).collect();
+            text.push_str(&format!(
+                "    {} {} x ({} + {})\n",
+                scenario.workload,
+                values.join(" "),
+                scenario.warmup,
+                scenario.rounds
+            ));
+        }
+    }
+    let counts: Vec<String> = run::boots_by_purpose(plan)
+        .into_iter()
+        .map(|(purpose, count)| format!("{count} {purpose}"))
+        .collect();
+    text.push_str(&format!("boots: {} ({})\n", plan.boots.len(), counts.join(", ")));
+    let builds = match compiled {
+        0 => 0.0,
+        count => FIRST_BUILD_SECONDS + NEXT_BUILD_SECONDS * (count - 1) as f64,
+    };
+    let boots = plan.boots.len() as f64 * BOOT_SECONDS / jobs as f64;
+    text.push_str(&format!(
+        "cost: up to about {} for kernels that are not in the store yet, at least {} for booting, and what the workloads take\n",
+        seconds(std::time::Duration::from_secs_f64(builds)),
+        seconds(std::time::Duration::from_secs_f64(boots)),
+    ));
+    text
+}

@@ -1,0 +1,45 @@
+//! From an error to what the user reads and the exit code. Read [`explain`] first.
+
+use annotate_snippets::{AnnotationKind, Level, Renderer, Snippet};
+use kdelta_engine::config::ConfigError;
+use kdelta_engine::run::RunError;
+
+use crate::exit::Exit;
+
+/// Prints `error` with its chain, and says how the program ends.
+pub fn explain(error: &anyhow::Error) -> Exit {
+    let config = error.chain().find_map(|cause| match cause.downcast_ref::<RunError>() {
+        Some(RunError::Config(config)) => Some(config),
+        Some(_) => None,
+        None => cause.downcast_ref::<ConfigError>(),
+    });
+    if let Some(ConfigError::Malformed { path, line, column, message, text }) = config {
+        eprintln!("{}", snippet(path, *line, *column, message, text));
+        return Exit::Usage;
+    }
+    eprintln!("error: {error:#}");
+    if config.is_some() {
+        return Exit::Usage;
+    }
+    match error.chain().find_map(|cause| cause.downcast_ref::<RunError>()) {
+        Some(RunError::Kernel(_)) => Exit::Kernel,
+        Some(_) => Exit::Host,
+        None => Exit::Usage,
+    }
+}
+
+/// The message with the line it is about.
+fn snippet(path: &str, line: usize, column: usize, message: &str, text: &str) -> String {
+    let start: usize = text.split_inclusive('\n').take(line.saturating_sub(1)).map(str::len).sum();
+    let rest = text.get(start..).unwrap_or_default();
+    let line_text = rest.lines().next().unwrap_or_default();
+    let offset: usize = line_text.chars().take(column.saturating_sub(1)).map(char::len_utf8).sum();
+    let at = start + offset;
+    let word = text.get(at..).unwrap_or_default();
+    let length = word.find(|c: char| c.is_whitespace() || ",:}]".contains(c)).unwrap_or(word.len());
+    let end = (at + length.max(1)).min(text.len()).max(at);
+    let report = &[Level::ERROR.primary_title(message).element(
+        Snippet::source(text).path(path).annotation(AnnotationKind::Primary.span(at.min(end)..end)),
+    )];
+    Renderer::plain().render(report).to_string()
+}

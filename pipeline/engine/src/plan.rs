@@ -1,0 +1,494 @@
+//! From an experiment to ordered boots: arms and factors crossed, defaults filled in, every name
+//! checked against the catalogue. Read [`make`] first.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use kdelta_model::{
+    Arm, ArmSettings, BootPurpose, ConfigBase, Disk, Experiment, Filesystem, FilesystemSettings, GuestShape,
+    KernelRequest, MeasureMode, Pair, PatchSource, Plan, PlannedBoot, Scenario, WorkloadSettings,
+};
+use kdelta_wire::{DiskKind, FilesystemKind, Parameters};
+use kdelta_workloads::Selection;
+use rand::RngExt;
+use rand::SeedableRng;
+use rand_chacha::ChaCha8Rng;
+
+use crate::builtin;
+use crate::config::{ConfigError, LoadedExperiment};
+
+/// Margin in percent below which a change of instruction counts is not worth reporting
+/// (statistics.md, section 4).
+const INSTRUCTIONS_MARGIN: f64 = 0.5;
+/// The same for wall time.
+const WALL_MARGIN: f64 = 2.0;
+/// Seeds of a first look in instructions mode (statistics.md, section 6.4).
+const SEEDS: u32 = 8;
+/// Pairs of boots of a first look in wall mode (statistics.md, section 3).
+const PAIRS: u32 = 5;
+/// More boots than this per arm are a slip of the pen.
+const MOST_BOOTS: u32 = 1000;
+/// A guest that computes for ten minutes without reaching its next stage hangs.
+const STAGE_DEADLINE_SECONDS: u64 = 600;
+
+/// Decides everything: which kernels, which arms, which boots in which order.
+///
+/// # Errors
+/// When the experiment contradicts itself or names something that does not exist.
+pub fn make(loaded: &LoadedExperiment, mode: MeasureMode) -> Result<Plan, ConfigError> {
+    let experiment = &loaded.experiment;
+    let settings = arm_settings(experiment)?;
+    let mut planner = Planner { loaded, kernels: Vec::new(), arms: Vec::new() };
+    let fragments = planner.fragments(&settings)?;
+    for (place, levels, settings) in &settings {
+        planner.add_arm(place, levels.clone(), settings, &fragments)?;
+    }
+    let pairs = pairs(experiment, &planner.arms);
+    let wants_placebo = mode == MeasureMode::Instructions && experiment.placebo.unwrap_or(true);
+    if wants_placebo {
+        planner.add_placebos(&pairs);
+    }
+    let default = if mode == MeasureMode::Instructions { SEEDS } else { PAIRS };
+    let boots = experiment.boots.unwrap_or(default);
+    if boots == 0 || boots > MOST_BOOTS {
+        return Err(ConfigError::invalid("boots", format!("{boots} boots; 1 to {MOST_BOOTS} are possible")));
+    }
+    let default = if mode == MeasureMode::Instructions { INSTRUCTIONS_MARGIN } else { WALL_MARGIN };
+    let margin_percent = experiment.margin_percent.unwrap_or(default);
+    if !(margin_percent > 0.0 && margin_percent < 100.0) {
+        return Err(ConfigError::invalid(
+            "margin_percent",
+            format!("{margin_percent}; it lies between 0 and 100"),
+        ));
+    }
+    let order = match mode {
+        MeasureMode::Instructions => by_seed(&planner.arms, boots, experiment),
+        MeasureMode::Wall => by_coin(&planner.arms, boots, experiment.seed),
+    };
+    let boots = order
+        .into_iter()
+        .enumerate()
+        .map(|(index, (arm, seed, purpose))| PlannedBoot { index, arm, seed, purpose })
+        .collect();
+    Ok(Plan {
+        mode,
+        margin_percent,
+        seed: experiment.seed,
+        deadline_seconds: experiment.deadline_seconds.unwrap_or(STAGE_DEADLINE_SECONDS),
+        kernels: planner.kernels,
+        arms: planner.arms,
+        pairs,
+        boots,
+    })
+}
+
+type NamedSettings = (String, BTreeMap<String, String>, ArmSettings);
+
+/// The arms as settings over the experiment's, each with its place in the file.
+fn arm_settings(experiment: &Experiment) -> Result<Vec<NamedSettings>, ConfigError> {
+    let common = ArmSettings {
+        kernel: experiment.settings.kernel.over(&experiment.kernel),
+        ..experiment.settings.clone()
+    };
+    match (experiment.arms.is_empty(), experiment.factors.is_empty()) {
+        (false, false) => Err(ConfigError::invalid("arms", "give arms or factors, not both")),
+        (true, true) => Err(ConfigError::invalid(
+            "arms",
+            "nothing to compare: list arms, or factors whose levels are crossed into arms",
+        )),
+        (false, true) => {
+            let arms = experiment.arms.iter().enumerate();
+            Ok(arms.map(|(i, arm)| (format!("arms[{i}]"), BTreeMap::new(), arm.over(&common))).collect())
+        }
+        (true, false) => crossed(experiment, &common),
+    }
+}
+
+fn crossed(experiment: &Experiment, common: &ArmSettings) -> Result<Vec<NamedSettings>, ConfigError> {
+    let unnamed = ArmSettings { name: None, ..common.clone() };
+    let mut arms = vec![(String::new(), BTreeMap::new(), unnamed)];
+    for (f, factor) in experiment.factors.iter().enumerate() {
+        let place = format!("factors[{f}]");
+        if factor.levels.is_empty() {
+            return Err(ConfigError::invalid(place, format!("factor {} has no levels", factor.factor)));
+        }
+        let mut next = Vec::new();
+        for (name, levels, below) in &arms {
+            for (l, level) in factor.levels.iter().enumerate() {
+                let Some(label) = &level.name else {
+                    return Err(ConfigError::invalid(format!("{place}.levels[{l}]"), "a level needs a name"));
+                };
+                let mut levels = levels.clone();
+                if levels.insert(factor.factor.clone(), label.clone()).is_some() {
+                    return Err(ConfigError::invalid(
+                        place,
+                        format!("two factors are called {}", factor.factor),
+                    ));
+                }
+                let name = if name.is_empty() { label.clone() } else { format!("{name}, {label}") };
+                let settings = ArmSettings { name: Some(name.clone()), ..level.over(below) };
+                next.push((name, levels, settings));
+            }
+        }
+        arms = next;
+    }
+    Ok(arms
+        .into_iter()
+        .map(|(name, levels, settings)| (format!("arm \"{name}\""), levels, settings))
+        .collect())
+}
+
+struct Planner<'a> {
+    loaded: &'a LoadedExperiment,
+    kernels: Vec<KernelRequest>,
+    arms: Vec<Arm>,
+}
+
+impl Planner<'_> {
+    /// Fragments for all filesystems and disks of the experiment, so that arms share one kernel
+    /// configuration and differ only in what they say.
+    fn fragments(&self, settings: &[NamedSettings]) -> Result<Vec<String>, ConfigError> {
+        let mut names = BTreeSet::new();
+        for (place, _, settings) in settings {
+            let filesystem = filesystem(place, settings)?;
+            names.insert(filesystem.kind.name().to_owned());
+            match self.shape(place, settings, filesystem.kind)?.disk.kind {
+                DiskKind::None => {}
+                DiskKind::Ram => drop(names.insert("disk-ram".to_owned())),
+                DiskKind::Nvme => drop(names.insert("disk-nvme".to_owned())),
+                DiskKind::VirtioBlk => drop(names.insert("disk-virtio-blk".to_owned())),
+            }
+        }
+        Ok(std::iter::once("guest".to_owned()).chain(names).collect())
+    }
+
+    fn shape(
+        &self,
+        place: &str,
+        settings: &ArmSettings,
+        kind: FilesystemKind,
+    ) -> Result<GuestShape, ConfigError> {
+        let default = if kind.needs_disk() { "ram" } else { "tmpfs" };
+        let name = self.loaded.experiment.guest.as_deref().unwrap_or(default);
+        let mut shape = builtin::guest(name, &self.loaded.folder)
+            .map_err(|error| ConfigError::invalid("guest", error))?;
+        shape.memory = settings.memory.unwrap_or(shape.memory);
+        shape.cpus = settings.cpus.unwrap_or(shape.cpus);
+        shape.disk = settings.disk.clone().unwrap_or(shape.disk);
+        shape.cmdline.extend(settings.cmdline.iter().cloned());
+        check_shape(place, &shape, kind)?;
+        Ok(shape)
+    }
+
+    fn add_arm(
+        &mut self,
+        place: &str,
+        levels: BTreeMap<String, String>,
+        settings: &ArmSettings,
+        fragments: &[String],
+    ) -> Result<(), ConfigError> {
+        let name = settings.name.clone().ok_or_else(|| ConfigError::invalid(place, "an arm needs a name"))?;
+        if self.arms.iter().any(|arm| arm.name == name) {
+            return Err(ConfigError::invalid(place, format!("two arms are called {name:?}")));
+        }
+        let filesystem = filesystem(place, settings)?;
+        let guest = self.shape(place, settings, filesystem.kind)?;
+        let scenarios = scenarios(&self.loaded.experiment.workloads, settings, filesystem.kind)?;
+        let kernel = self.kernel(place, settings, fragments)?;
+        self.arms.push(Arm { name, levels, kernel, guest, filesystem, scenarios, placebo_of: None });
+        Ok(())
+    }
+
+    fn kernel(
+        &mut self,
+        place: &str,
+        settings: &ArmSettings,
+        fragments: &[String],
+    ) -> Result<usize, ConfigError> {
+        let kernel = &settings.kernel;
+        let Some(source) = kernel.source.clone() else {
+            return Err(ConfigError::invalid(
+                format!("{place}.kernel"),
+                "no kernel source; give one, such as source: \"debian:linux-source-6.12\"",
+            ));
+        };
+        if !source.is_compiled()
+            && !(kernel.patches.is_empty() && kernel.options.is_empty() && kernel.fragments.is_empty())
+        {
+            return Err(ConfigError::invalid(
+                format!("{place}.kernel"),
+                format!("{source} is a ready-made kernel: it takes no patches, fragments or options"),
+            ));
+        }
+        let request = KernelRequest {
+            source,
+            patches: kernel
+                .patches
+                .iter()
+                .map(|patch| match patch {
+                    PatchSource::Path(path) => PatchSource::Path(self.loaded.folder.join(path).into_string()),
+                    range => range.clone(),
+                })
+                .collect(),
+            base: match kernel.base.clone().unwrap_or_default() {
+                ConfigBase::File(path) => ConfigBase::File(self.loaded.folder.join(path).into_string()),
+                base => base,
+            },
+            fragments: fragments
+                .iter()
+                .cloned()
+                .chain(kernel.fragments.iter().map(|name| match builtin::is_path(name) {
+                    true => self.loaded.folder.join(name).into_string(),
+                    false => name.clone(),
+                }))
+                .collect(),
+            options: kernel.options.clone(),
+            placebo: false,
+        };
+        Ok(self.kernel_index(request))
+    }
+
+    fn kernel_index(&mut self, request: KernelRequest) -> usize {
+        self.kernels.iter().position(|known| *known == request).unwrap_or_else(|| {
+            self.kernels.push(request);
+            self.kernels.len() - 1
+        })
+    }
+
+    /// One placebo for each parent arm whose child has another kernel.
+    fn add_placebos(&mut self, pairs: &[Pair]) {
+        let bases: BTreeSet<usize> = pairs
+            .iter()
+            .filter(|pair| self.arms[pair.base].kernel != self.arms[pair.arm].kernel)
+            .map(|pair| pair.base)
+            .collect();
+        for base in bases {
+            let arm = self.arms[base].clone();
+            let kernel = &self.kernels[arm.kernel];
+            if !kernel.source.is_compiled() {
+                continue;
+            }
+            let kernel = self.kernel_index(KernelRequest { placebo: true, ..kernel.clone() });
+            let name = format!("{}, placebo", arm.name);
+            self.arms.push(Arm { name, kernel, placebo_of: Some(base), ..arm });
+        }
+    }
+}
+
+fn filesystem(place: &str, settings: &ArmSettings) -> Result<Filesystem, ConfigError> {
+    let FilesystemSettings { kind, mkfs, mount } = settings.filesystem.clone().ok_or_else(|| {
+        ConfigError::invalid(
+            format!("{place}.filesystem"),
+            "no filesystem; give one under settings, such as filesystem: {type: xfs}",
+        )
+    })?;
+    if kind == FilesystemKind::Tmpfs && !mkfs.is_empty() {
+        return Err(ConfigError::invalid(
+            format!("{place}.filesystem.mkfs"),
+            "tmpfs has no mkfs; use mount options",
+        ));
+    }
+    // Every round makes the filesystem anew, over the one of the round before.
+    let force = match kind {
+        FilesystemKind::Tmpfs => None,
+        FilesystemKind::Xfs | FilesystemKind::Btrfs => Some("-f"),
+        FilesystemKind::Ext4 => Some("-F"),
+    };
+    let force = force.filter(|flag| !mkfs.iter().any(|word| word == flag)).map(str::to_owned);
+    Ok(Filesystem { kind, mkfs: force.into_iter().chain(mkfs).collect(), mount })
+}
+
+fn check_shape(place: &str, shape: &GuestShape, kind: FilesystemKind) -> Result<(), ConfigError> {
+    let Disk { kind: disk, .. } = shape.disk;
+    if kind.needs_disk() && disk == DiskKind::None {
+        return Err(ConfigError::invalid(
+            format!("{place}.disk"),
+            format!("{kind} needs a disk; use guest: ram, nvme or virtio-blk"),
+        ));
+    }
+    if shape.cpus == 0 || shape.cpus > 64 {
+        return Err(ConfigError::invalid(
+            format!("{place}.cpus"),
+            format!("{} CPUs; 1 to 64 are possible", shape.cpus),
+        ));
+    }
+    if shape.memory.mib() < 256 {
+        return Err(ConfigError::invalid(
+            format!("{place}.memory"),
+            format!("{}; a guest needs at least 256MiB", shape.memory),
+        ));
+    }
+    if let (DiskKind::Ram, Some(size)) = (disk, shape.disk.capacity()) {
+        // A full RAM disk and the page cache of what lies on it must both fit.
+        if size.bytes() * 2 > shape.memory.bytes() {
+            return Err(ConfigError::invalid(
+                format!("{place}.disk"),
+                format!("a RAM disk of {size} needs twice that in guest memory, which is {}", shape.memory),
+            ));
+        }
+    }
+    if let Some(word) = shape.cmdline.iter().find(|word| word.contains('"') || word.contains('\n')) {
+        return Err(ConfigError::invalid(
+            format!("{place}.cmdline"),
+            format!("{word:?} cannot be on a command line"),
+        ));
+    }
+    Ok(())
+}
+
+fn scenarios(
+    workloads: &[WorkloadSettings],
+    arm: &ArmSettings,
+    kind: FilesystemKind,
+) -> Result<Vec<Scenario>, ConfigError> {
+    if workloads.is_empty() {
+        return Err(ConfigError::invalid(
+            "workloads",
+            "nothing to run; `kdelta workloads` lists what there is",
+        ));
+    }
+    let mut list: Vec<Scenario> = Vec::new();
+    let mut used = BTreeSet::new();
+    for (index, settings) in workloads.iter().enumerate() {
+        let place = format!("workloads[{index}]");
+        if settings.rounds == 0 {
+            return Err(ConfigError::invalid(
+                format!("{place}.rounds"),
+                "at least one round must be measured",
+            ));
+        }
+        let selected = kdelta_workloads::select(&settings.workload)
+            .map_err(|error| ConfigError::invalid(format!("{place}.workload"), error))?;
+        for selection in &selected {
+            let id = match (&settings.name, selected.len()) {
+                (Some(name), 1) => name.clone(),
+                (Some(name), _) => format!("{name}/{}", selection.scenario.name),
+                (None, _) => selection.name(),
+            };
+            if list.iter().any(|known| known.id == id) {
+                return Err(ConfigError::invalid(
+                    place,
+                    format!("{id:?} runs twice; give each a name of its own"),
+                ));
+            }
+            let parameters = parameters(&place, settings, selection, arm, kind, &mut used)?;
+            let workload = selection.name();
+            list.push(Scenario {
+                id,
+                workload,
+                parameters,
+                warmup: settings.warmup,
+                rounds: settings.rounds,
+            });
+        }
+    }
+    match arm.parameters.iter().find(|(name, _)| !used.contains(*name)) {
+        None => Ok(list),
+        Some((name, value)) => Err(ConfigError::invalid(
+            "parameters",
+            format!("no workload of this experiment takes {name} (set to {value})"),
+        )),
+    }
+}
+
+/// Parameter values of one scenario: preset, then the workload's own, then the arm's.
+fn parameters(
+    place: &str,
+    settings: &WorkloadSettings,
+    selection: &Selection,
+    arm: &ArmSettings,
+    kind: FilesystemKind,
+    used: &mut BTreeSet<String>,
+) -> Result<Parameters, ConfigError> {
+    let (info, scenario) = (selection.workload.info(), selection.scenario);
+    if !info.filesystems.contains(&kind) {
+        let known: Vec<&str> = info.filesystems.iter().map(|kind| kind.name()).collect();
+        return Err(ConfigError::invalid(
+            place,
+            format!("{} does not run on {kind}; it runs on {}", info.name, known.join(", ")),
+        ));
+    }
+    let preset = settings.preset.as_deref().unwrap_or("guest");
+    let preset = info.preset(preset).ok_or_else(|| {
+        let known: Vec<&str> = info.presets.iter().map(|preset| preset.name).collect();
+        ConfigError::invalid(
+            format!("{place}.preset"),
+            format!("no preset {preset:?}; known: {}", known.join(", ")),
+        )
+    })?;
+    let mut parameters = preset.parameters(info, scenario);
+    parameters.extend(settings.parameters.clone());
+    for (name, value) in &arm.parameters {
+        if info.parameters_of(scenario).any(|parameter| parameter.name == name) {
+            parameters.insert(name.clone(), value.clone());
+            used.insert(name.clone());
+        }
+    }
+    kdelta_workloads::resolve(info, scenario, &parameters)
+        .map_err(|error| ConfigError::invalid(format!("{place}.parameters"), error))
+}
+
+/// Which arms are compared: listed arms with the first. Crossed arms along the factor that changes
+/// the kernel, at each level of the others; along every factor when none does. (What a feature
+/// costs is no verdict about a kernel: the 2x2 table says it.)
+fn pairs(experiment: &Experiment, arms: &[Arm]) -> Vec<Pair> {
+    if experiment.factors.is_empty() {
+        return (1..arms.len()).map(|arm| Pair { base: 0, arm }).collect();
+    }
+    let mut pairs = Vec::new();
+    for factor in &experiment.factors {
+        let Some(first) = factor.levels.first().and_then(|level| level.name.clone()) else { continue };
+        for (index, arm) in arms.iter().enumerate() {
+            let mut levels = arm.levels.clone();
+            levels.insert(factor.factor.clone(), first.clone());
+            if let Some(base) =
+                arms.iter().position(|other| other.levels == levels).filter(|base| *base != index)
+            {
+                pairs.push(Pair { base, arm: index });
+            }
+        }
+    }
+    let changes_kernel = |pair: &Pair| arms[pair.base].kernel != arms[pair.arm].kernel;
+    if pairs.iter().any(changes_kernel) {
+        pairs.retain(changes_kernel);
+    }
+    pairs
+}
+
+type Order = Vec<(usize, u64, BootPurpose)>;
+
+/// Instructions mode: seed after seed through all arms, repeats of the first seed right after it.
+fn by_seed(arms: &[Arm], boots: u32, experiment: &Experiment) -> Order {
+    let mut order = Vec::new();
+    for number in 0..u64::from(boots) {
+        let seed = experiment.seed.wrapping_add(number);
+        let purpose =
+            |arm: &Arm| if arm.placebo_of.is_some() { BootPurpose::Placebo } else { BootPurpose::Sample };
+        order.extend(arms.iter().enumerate().map(|(index, arm)| (index, seed, purpose(arm))));
+        if number == 0 {
+            let real = |(_, arm): &(usize, &Arm)| arm.placebo_of.is_none();
+            for _ in 0..experiment.repeats.unwrap_or(1) {
+                order.extend(
+                    arms.iter().enumerate().filter(real).map(|(index, _)| (index, seed, BootPurpose::Repeat)),
+                );
+            }
+        }
+    }
+    order
+}
+
+/// Wall mode: one unmeasured boot of each arm, then rounds of one boot per arm in random order
+/// (an independent coin for each pair; statistics.md, section 0.2).
+fn by_coin(arms: &[Arm], pairs: u32, seed: u64) -> Order {
+    let mut coin = ChaCha8Rng::seed_from_u64(seed);
+    let mut order: Order = (0..arms.len()).map(|arm| (arm, seed, BootPurpose::Unmeasured)).collect();
+    for number in 0..u64::from(pairs) {
+        let mut block: Vec<usize> = (0..arms.len()).collect();
+        // Fisher-Yates.
+        for last in (1..block.len()).rev() {
+            block.swap(last, coin.random_range(0..=last));
+        }
+        let seed = seed.wrapping_add(number + 1);
+        order.extend(block.into_iter().map(|arm| (arm, seed, BootPurpose::Sample)));
+    }
+    order
+}
