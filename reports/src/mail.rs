@@ -119,7 +119,7 @@ fn verdicts(record: &RunRecord) -> String {
 fn verdict(record: &RunRecord, comparison: &Comparison) -> String {
     let margin = record.plan.margin_percent;
     let change = comparison.estimate.as_ref().map(number::estimate).unwrap_or_default();
-    let head = format!("{}: {} {change}", comparison.verdict.name(), comparison.metric);
+    let head = wrap(&format!("{}: {} {change}", comparison.verdict.name(), comparison.metric), "", "    ");
     let meaning = match &comparison.verdict {
         Verdict::Identical => "not one instruction of difference at any seed".to_owned(),
         Verdict::Regression { beyond_margin } | Verdict::Improvement { beyond_margin } => match beyond_margin
@@ -148,16 +148,20 @@ fn verdict(record: &RunRecord, comparison: &Comparison) -> String {
             _ => format!("{} boots per arm", estimate.n),
         });
         facts.extend(estimate.p.map(|p| format!("p {p:.4}")));
-        facts.extend(estimate.ruled_out_percent.map(|limit| format!("ruled out: beyond +-{limit:.2} %")));
+        facts.extend(
+            estimate.ruled_out_percent.map(|limit| format!("ruled out: beyond +-{}", bare_percent(limit))),
+        );
         facts.extend(
             estimate.detectable_percent.map(|limit| format!("detectable from {}", bare_percent(limit))),
         );
         facts.extend(
-            estimate.seed_share_percent.map(|share| format!("so in at least {share:.1} % of seeds (95 %)")),
+            estimate
+                .seed_share_percent
+                .map(|share| format!("all seeds agree: so do at least {share:.0} % of all seeds (95 %)")),
         );
     }
     facts.extend(comparison.placebo_percent.map(|limit| format!("placebo up to {}", bare_percent(limit))));
-    wrap(&facts.join("; "), &format!("{head}\n    "), "    ")
+    format!("{head}\n{}", wrap(&facts.join("; "), "    ", "    "))
 }
 
 /// A size without its sign.
@@ -202,23 +206,26 @@ fn sandwich(record: &RunRecord) -> Vec<Section> {
             Direction::LowerIsBetter => "lower is better",
             Direction::HigherIsBetter => "higher is better",
         };
-        let note = format!(
-            "parent = {}, child = {}; {direction}; mean of boot values (midmean of rounds, warm-up skipped)",
-            arm_name(record, comparison.base),
-            arm_name(record, comparison.arm)
-        );
+        let (parent, child) = (arm_name(record, comparison.base), arm_name(record, comparison.arm));
+        let roles = match (parent, child) {
+            ("parent", "child") => String::new(),
+            _ => format!("parent = {parent}, child = {child}; "),
+        };
+        let note =
+            format!("{roles}{direction}; mean of boot values (midmean of rounds); ranges skip the warm-up");
         sections.extend(Section::new(&title, &note, &table));
     }
     sections
 }
 
+/// One row of a parent, child, parent table.
 fn state(name: &str, cell: &Cell, change: String) -> Vec<String> {
     vec![
         name.to_owned(),
         cell.boots.len().to_string(),
         number::value(cell.mean),
         format!("{}..{}", number::value(cell.round_min), number::value(cell.round_max)),
-        number::value(cell.sd),
+        number::spread(cell.sd),
         change,
     ]
 }
@@ -332,7 +339,15 @@ fn setups(record: &RunRecord) -> Option<Section> {
         }
         seen.push(known);
         let arguments: Vec<&str> = arm.filesystem.mkfs.iter().map(String::as_str).collect();
-        text.push_str(&format!("  {}: mkfs {}\n", arm.name, arguments.join(" ")));
+        match arm.filesystem.kind.mkfs() {
+            Some(_) => text.push_str(&format!(
+                "  {}: mkfs.{} {}\n",
+                arm.name,
+                arm.filesystem.kind,
+                arguments.join(" ")
+            )),
+            None => text.push_str(&format!("  {}:\n", arm.name)),
+        }
         for line in setup.mkfs_output.lines() {
             text.push_str(&format!("    {}\n", line.trim_end()));
         }

@@ -8,6 +8,16 @@ pub fn value(number: f64) -> String {
     grouped(&text)
 }
 
+/// A standard deviation, with three significant digits below 100: `0.0121`, `4.20`, `1,234.0`.
+pub fn spread(number: f64) -> String {
+    match number.abs() {
+        0.0 => "0".to_owned(),
+        size if size < 1.0 => format!("{number:.4}"),
+        size if size < 100.0 => format!("{number:.2}"),
+        _ => value(number),
+    }
+}
+
 /// `+4.31 %`; changes below 0.01 % get as many digits as it takes to see them, an exact zero none.
 pub fn percent(number: f64) -> String {
     if number == 0.0 {

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use camino::{Utf8Component, Utf8Path, Utf8PathBuf};
 use liblzma::stream::{CONCATENATED, Stream};
+use ruzstd::decoding::{FrameDecoder, StreamingDecoder};
 use thiserror::Error;
 
 use crate::layout::Context;
@@ -236,13 +237,7 @@ impl Compression {
                 let stream = Stream::new_lzma_decoder(DECODER_MEMORY)?;
                 Ok(Box::new(liblzma::bufread::XzDecoder::new_stream(input, stream)))
             }
-            Self::Zstd => {
-                let decoder = zstd::stream::read::Decoder::with_buffer(input)?;
-                Ok(match extent {
-                    Extent::Everything => Box::new(decoder),
-                    Extent::OneStream => Box::new(decoder.single_frame()),
-                })
-            }
+            Self::Zstd => Ok(Box::new(ZstdFrames { state: ZstdState::Between(input), extent })),
             Self::Gzip => gunzip(input, extent),
             Self::Bzip2 | Self::Lz4 | Self::Lzo => {
                 let text = format!("compressed with {self:?}, which is not read here; recompress it as .xz");
@@ -252,13 +247,52 @@ impl Compression {
     }
 }
 
+/// Zstandard frames one after the other (RFC 8878, section 3); the decoder itself knows one.
+struct ZstdFrames<R: BufRead> {
+    state: ZstdState<R>,
+    extent: Extent,
+}
+
+enum ZstdState<R: BufRead> {
+    /// Before a frame, or at the end.
+    Between(R),
+    Inside(Box<StreamingDecoder<R, FrameDecoder>>),
+    Done,
+}
+
+impl<R: BufRead> Read for ZstdFrames<R> {
+    fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
+        loop {
+            match std::mem::replace(&mut self.state, ZstdState::Done) {
+                ZstdState::Between(mut input) => {
+                    if input.fill_buf()?.is_empty() {
+                        return Ok(0);
+                    }
+                    let decoder = StreamingDecoder::new(input).map_err(io::Error::other)?;
+                    self.state = ZstdState::Inside(Box::new(decoder));
+                }
+                ZstdState::Inside(mut decoder) => {
+                    let count = decoder.read(out)?;
+                    if count > 0 || out.is_empty() {
+                        self.state = ZstdState::Inside(decoder);
+                        return Ok(count);
+                    }
+                    if self.extent == Extent::Everything {
+                        self.state = ZstdState::Between(decoder.into_inner());
+                    }
+                }
+                ZstdState::Done => return Ok(0),
+            }
+        }
+    }
+}
+
 /// The one place that knows gzip.
 fn gunzip<'r>(input: impl BufRead + 'r, extent: Extent) -> io::Result<Box<dyn Read + 'r>> {
-    let _ = (input, extent);
-    Err(io::Error::new(
-        io::ErrorKind::Unsupported,
-        "compressed with gzip, which is not read here; recompress it as .xz",
-    ))
+    Ok(match extent {
+        Extent::Everything => Box::new(flate2::bufread::MultiGzDecoder::new(input)),
+        Extent::OneStream => Box::new(flate2::bufread::GzDecoder::new(input)),
+    })
 }
 
 /// What to do with a link to an absolute path.
@@ -625,10 +659,17 @@ fn deb_member(path: &Utf8Path, prefix: &str) -> Result<io::Take<BufReader<File>>
 pub(crate) mod tests {
     use std::io::Write;
 
+    use ruzstd::encoding::{CompressionLevel, compress_to_vec};
+
     use super::*;
     use crate::cancel::Cancel;
     use crate::event::Silent;
     use crate::layout::Cache;
+
+    /// `bytes` as one zstd frame.
+    pub(crate) fn zstd(bytes: &[u8]) -> Vec<u8> {
+        compress_to_vec(bytes, CompressionLevel::Fastest)
+    }
 
     /// One member of a test archive.
     pub(crate) enum Member<'m> {
@@ -735,7 +776,12 @@ pub(crate) mod tests {
 
     #[test]
     fn every_compression_unpacks_the_same() {
-        for bytes in [sample(), xz(&sample()), zstd::encode_all(&sample()[..], 1).expect("zstd")] {
+        let gzip = {
+            let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+            encoder.write_all(&sample()).expect("compress");
+            encoder.finish().expect("compress")
+        };
+        for bytes in [sample(), xz(&sample()), zstd(&sample()), gzip] {
             let folder = Folder::new();
             let unpacked = folder.unpack(&bytes, 1).expect("unpack");
             assert_eq!(unpacked, Unpacked { files: 4, bytes: 22 });
@@ -773,7 +819,7 @@ pub(crate) mod tests {
     fn a_file_that_is_cut_off_is_damaged_wherever_the_cut_is() {
         let plain = sample();
         let packed = xz(&plain);
-        let frame = zstd::encode_all(&plain[..], 1).expect("zstd");
+        let frame = zstd(&plain);
         let cuts = [
             &plain[..512],
             &plain[..700],

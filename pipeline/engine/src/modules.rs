@@ -348,7 +348,7 @@ mod tests {
                 let bytes = module(info);
                 let bytes = match path.rsplit_once('.') {
                     Some((_, "xz")) => xz(&bytes),
-                    Some((_, "zst")) => zstd::encode_all(&bytes[..], 1).expect("zstd"),
+                    Some((_, "zst")) => crate::archive::tests::zstd(&bytes),
                     _ => bytes,
                 };
                 folder.write(&format!("kernel/{path}"), &bytes);

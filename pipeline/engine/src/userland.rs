@@ -148,6 +148,9 @@ pub fn collect(
     refresh: bool,
 ) -> Result<Userland, UserlandError> {
     let makers: Vec<&Maker> = MAKERS.iter().filter(|maker| filesystems.contains(&maker.filesystem)).collect();
+    if makers.is_empty() {
+        return Ok(Userland { files: Vec::new(), packages: Vec::new(), digest: digest(&[])? });
+    }
     let names: BTreeSet<&str> = makers.iter().flat_map(|maker| maker.packages.iter().copied()).collect();
     let mut packages = Vec::new();
     for name in names {

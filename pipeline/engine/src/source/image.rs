@@ -228,7 +228,7 @@ pub(crate) mod tests {
         let mut payload = xz(&elf());
         payload.extend(124_u32.to_le_bytes());
         assert_eq!(extract_vmlinux(&bzimage(&payload, "6.12")).expect("xz"), elf());
-        let mut payload = zstd::encode_all(&elf()[..], 1).expect("zstd");
+        let mut payload = crate::archive::tests::zstd(&elf());
         payload.extend(124_u32.to_le_bytes());
         assert_eq!(extract_vmlinux(&bzimage(&payload, "6.12")).expect("zstd"), elf());
         let payload = lz4::tests::pack(&elf());
