@@ -280,7 +280,7 @@ fn factorial(factorial: &Factorial) -> Option<Section> {
             "\n  interaction ({on}/{off} after, over before): {ratio:.4}, {}",
             number::estimate(interaction)
         ));
-        rendered.push_str(&format!("\n  n = {} seeds per cell", interaction.n));
+        rendered.push_str(&format!("\n  n = {} boots per cell, compared seed by seed", interaction.n));
     }
     Some(Section {
         title: format!("{}: {change} x {feature}", factorial.metric),

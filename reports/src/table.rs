@@ -125,7 +125,12 @@ mod tests {
         table.row(["parent", "1,350.2", ""]);
         table.row(["child", "62.25", "x"]);
         table.row(["none", "7", "y"]);
-        insta::assert_snapshot!(table.render(), @"");
+        insta::assert_snapshot!(table.render(), @r"
+        arm        value  note
+        parent  1,350.2
+        child      62.25  x
+        none        7     y
+        ");
     }
 
     #[test]

@@ -29,7 +29,14 @@ impl Exit {
         if verdicts().any(|verdict| matches!(verdict, Verdict::Regression { .. })) {
             return Self::Regression;
         }
-        let ended = |fits: fn(&Outcome) -> bool| record.boots.iter().any(|boot| fits(&boot.outcome));
+        // Placebos and boots that were made good do not count: a verdict stands or it does not.
+        let invalid = |arm: usize| {
+            let of_arm = |c: &&kdelta_model::Comparison| c.primary && (c.base == arm || c.arm == arm);
+            record.comparisons.iter().filter(of_arm).any(|c| matches!(c.verdict, Verdict::Invalid { .. }))
+        };
+        let ended = |fits: fn(&Outcome) -> bool| {
+            record.boots.iter().any(|boot| invalid(boot.arm) && fits(&boot.outcome))
+        };
         if ended(|outcome| {
             matches!(
                 outcome,

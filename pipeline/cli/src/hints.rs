@@ -2,6 +2,7 @@
 
 use annotate_snippets::{AnnotationKind, Level, Renderer, Snippet};
 use kdelta_engine::config::ConfigError;
+use kdelta_engine::kernel::Owner;
 use kdelta_engine::run::RunError;
 
 use crate::exit::Exit;
@@ -22,7 +23,12 @@ pub fn explain(error: &anyhow::Error) -> Exit {
         return Exit::Usage;
     }
     match error.chain().find_map(|cause| cause.downcast_ref::<RunError>()) {
-        Some(RunError::Kernel(_)) => Exit::Kernel,
+        Some(RunError::Kernel(error)) => match error.owner() {
+            Owner::User => Exit::Usage,
+            Owner::Kernel => Exit::Kernel,
+            Owner::Host => Exit::Host,
+        },
+        Some(RunError::Changed { .. } | RunError::NoKvm(_)) => Exit::Usage,
         Some(_) => Exit::Host,
         None => Exit::Usage,
     }

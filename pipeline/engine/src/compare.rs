@@ -526,3 +526,6 @@ pub fn clock(mode: MeasureMode) -> Clock {
         MeasureMode::Wall => Clock::Nanoseconds,
     }
 }
+
+#[cfg(test)]
+mod tests;

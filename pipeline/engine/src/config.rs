@@ -8,6 +8,8 @@ use camino::{Utf8Path, Utf8PathBuf};
 use kdelta_model::{Experiment, ExperimentVariable};
 use serde::Deserialize;
 
+use crate::builtin;
+
 /// An experiment with the text it was read from.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LoadedExperiment {
@@ -96,8 +98,8 @@ struct Preamble {
     variables: BTreeMap<String, ExperimentVariable>,
 }
 
-/// Reads the experiment at `path` with the values of `--set`. A value that names an existing file
-/// is made absolute; paths inside the file start from the file's folder.
+/// Reads the experiment at `path` with the values of `--set`. A value that is the path of an
+/// existing file is made absolute; paths inside the file start from the file's folder.
 ///
 /// # Errors
 /// When the file cannot be read, is malformed, or a variable is unknown or lacks a value.
@@ -144,11 +146,13 @@ pub fn parse(
             return Err(ConfigError::Value { name: variable.clone(), value: value.clone() });
         }
         let value = match Utf8Path::new(value).canonicalize_utf8() {
-            Ok(path) if values.contains_key(variable) => path.into_string(),
+            Ok(path) if values.contains_key(variable) && builtin::is_path(value) => path.into_string(),
             _ => value.clone(),
         };
         yaml = yaml.replace(&format!("${{{variable}}}"), &value);
     }
+    let known: Vec<&str> = preamble.variables.keys().map(String::as_str).collect();
+    check_filled(name, &yaml, &known)?;
     let experiment: Experiment = from_yaml(name, &yaml)?;
     if experiment.version != 1 {
         return Err(ConfigError::invalid(
@@ -170,11 +174,46 @@ pub fn to_yaml(experiment: &Experiment) -> Result<String, serde_yaml::Error> {
 fn from_yaml<T: for<'de> Deserialize<'de>>(name: &str, text: &str) -> Result<T, ConfigError> {
     serde_yaml::from_str(text).map_err(|error| {
         let (line, column) = error.location().map_or((1, 1), |at| (at.line(), at.column()));
-        let message = error.to_string();
         // The place is told apart from the message, which would repeat it.
-        let message = message.split(" at line ").next().unwrap_or(&message).to_owned();
-        ConfigError::Malformed { path: name.to_owned(), line, column, message, text: text.to_owned() }
+        let message = error.to_string().replacen(&format!(" at line {line} column {column}"), "", 1);
+        malformed(name, text, (line, column), in_plain_words(&message))
     })
+}
+
+fn malformed(name: &str, text: &str, (line, column): (usize, usize), message: String) -> ConfigError {
+    ConfigError::Malformed { path: name.to_owned(), line, column, message, text: text.to_owned() }
+}
+
+/// A message of serde without the names of Rust's types.
+fn in_plain_words(message: &str) -> String {
+    const WORDS: [(&str, &str); 6] = [
+        ("unknown variant", "unknown value"),
+        ("expected u32", "expected a whole number"),
+        ("expected u64", "expected a whole number"),
+        ("expected f64", "expected a number"),
+        ("expected a boolean", "expected true or false"),
+        ("expected a sequence", "expected a list"),
+    ];
+    let text = WORDS.iter().fold(message.to_owned(), |text, (from, to)| text.replace(from, to));
+    match text.split_once("expected struct ") {
+        Some((before, _)) => format!("{before}expected settings, as {{name: value}}"),
+        None => text,
+    }
+}
+
+/// A `${NAME}` outside of comments that stands for nothing: it would end up in a path or a name.
+fn check_filled(name: &str, yaml: &str, known: &[&str]) -> Result<(), ConfigError> {
+    for (number, line) in yaml.lines().enumerate().filter(|(_, line)| !line.trim_start().starts_with('#')) {
+        let Some(start) = line.find("${") else { continue };
+        let Some(length) = line[start..].find('}') else { continue };
+        let place = (number + 1, line[..start].chars().count() + 1);
+        let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
+        let variable = &line[start + 2..start + length];
+        let message =
+            format!("there is no variable \"{variable}\"; variables of this experiment: {known}");
+        return Err(malformed(name, yaml, place, message));
+    }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -229,10 +268,48 @@ arms:
             Err(ConfigError::Malformed { line, column, message, .. }) => format!("{line}:{column} {message}"),
             other => panic!("{other:?}"),
         };
-        insta::assert_snapshot!(place("name: small", "nmae: small"), @"");
-        insta::assert_snapshot!(place("debian:linux-source-6.12", "debain:linux"), @"");
-        insta::assert_snapshot!(place("workload: create", "workload: create, rounds: many"), @"");
-        insta::assert_snapshot!(place("- {name: parent}", "- {name: parent, memory: 3GB}"), @"");
-        insta::assert_snapshot!(place("name: small", "name: [small"), @"");
+        insta::assert_snapshot!(place("name: small", "nmae: small"), @"2:1 unknown field `nmae`, expected one of `version`, `name`, `description`, `measure`, `boots`, `seed`, `margin_percent`, `repeats`, `deadline_seconds`, `placebo`, `variables`, `kernel`, `guest`, `settings`, `workloads`, `arms`, `factors`");
+        insta::assert_snapshot!(place("debian:linux-source-6.12", "debain:linux"), @r#"5:18 kernel.source: "debain:linux" is not a kernel: debian:linux-source-6.12, tarball:PATH, tarball:URL#sha256=HEX, git:REPOSITORY#REVISION, dir:PATH, image:PATH, deb:PATH or deb:PACKAGE"#);
+        insta::assert_snapshot!(place("workload: create", "workload: create, rounds: many"), @r#"7:32 workloads[0].rounds: invalid type: string "many", expected a whole number"#);
+        insta::assert_snapshot!(place("- {name: parent}", "- {name: parent, memory: 3GB}"), @r#"9:28 arms[0].memory: "3GB" is not a size with a unit, such as 512MiB or 2GiB"#);
+        insta::assert_snapshot!(place("name: small", "name: [small"), @"3:10 did not find expected ',' or ']', while parsing a flow sequence at line 2 column 7");
+        insta::assert_snapshot!(place("- {name: parent}", "- {name: parent, filesystem: {type: xsf}}"), @"9:39 arms[0].filesystem.type: unknown value `xsf`, expected one of `tmpfs`, `xfs`, `ext4`, `btrfs`");
+        insta::assert_snapshot!(place("- {name: parent}", "- {name: parent, disk: {type: nmve}}"), @"9:33 arms[0].disk.type: unknown value `nmve`, expected one of `none`, `ram`, `nvme`, `virtio-blk`");
+        insta::assert_snapshot!(place("- {name: parent}", "- {name: parent, cpus: -1}"), @"9:26 arms[0].cpus: invalid type: integer `-1`, expected a whole number");
+        insta::assert_snapshot!(place("- {name: parent}", "- {name: parent, parameters: {files: 1.5}}"), @"9:40 arms[0].parameters.files: invalid type: floating point `1.5`, expected a whole number or a word");
+        insta::assert_snapshot!(place("- {name: parent}", "- parent"), @r#"9:5 arms[0]: invalid type: string "parent", expected settings, as {name: value}"#);
+        insta::assert_snapshot!(place("${patch}", "git:/r#a"), @r#"10:38 arms[1].kernel.patches[0]: "git:/r#a" is not a range of commits: git:REPOSITORY#A..B"#);
+        insta::assert_snapshot!(place("${patch}", "${pacth}"), @r#"10:39 there is no variable "pacth"; variables of this experiment: patch"#);
+        insta::assert_snapshot!(place("name: small", "name: small\nmargin_percent: 3%"), @r#"3:17 margin_percent: invalid type: string "3%", expected a number"#);
+        insta::assert_snapshot!(place("name: small", "name: small\nplacebo: maybe"), @r#"3:10 placebo: invalid type: string "maybe", expected true or false"#);
+        insta::assert_snapshot!(place("name: small", "name: small\nmeasure: walls"), @"3:10 measure: unknown value `walls`, expected one of `auto`, `instructions`, `wall`");
+        insta::assert_snapshot!(place("name: small", "name: small\nname: twice"), @"1:1 duplicate field `name`");
+        insta::assert_snapshot!(place("name: small", "\tname: small"), @"2:1 found a tab character that violates indentation, while scanning a plain scalar at line 1 column 10");
+        insta::assert_snapshot!(place("workloads:\n  - {workload: create}\n", ""), @"1:1 missing field `workloads`");
+        insta::assert_snapshot!(place("arms:\n", "arms: parent\nx:\n"), @r#"8:7 arms: invalid type: string "parent", expected a list"#);
+        let of_file = |text: &str| read(text, &[]).expect_err("no experiment").to_string();
+        insta::assert_snapshot!(of_file(""), @"small.yaml:1:1: missing field `version`");
+        insta::assert_snapshot!(of_file("- a list\n"), @"small.yaml:1:1: invalid type: sequence, expected settings, as {name: value}");
+        insta::assert_snapshot!(of_file("kdelta"), @r#"small.yaml:1:1: invalid type: string "kdelta", expected settings, as {name: value}"#);
+    }
+
+    #[test]
+    fn a_dollar_in_a_comment_stands_for_itself() {
+        let text = format!("# ${{anything}} goes here\n{SMALL}");
+        assert!(read(&text, &[("patch", "x")]).is_ok());
+    }
+
+    #[test]
+    fn another_version_of_the_format_is_refused() {
+        let error = read(&SMALL.replace("version: 1", "version: 2"), &[("patch", "x")]).expect_err("version");
+        assert_eq!(error.to_string(), "version: this kdelta reads version 1, the file says 2");
+    }
+
+    #[test]
+    fn an_experiment_written_as_yaml_is_read_back_the_same() {
+        let loaded = read(SMALL, &[("patch", "x")]).expect("an experiment");
+        let text = to_yaml(&loaded.experiment).expect("YAML");
+        let again = read(&text, &[("patch", "x")]).expect("the same");
+        assert_eq!(again.experiment, loaded.experiment);
     }
 }

@@ -239,35 +239,6 @@ impl Repository {
         })
     }
 
-    /// The commits of `range` (`A..B`) as one mbox, oldest first.
-    ///
-    /// # Errors
-    /// When an end of the range is unknown.
-    pub fn patches(&self, ctx: &Context<'_>, range: &str) -> Result<Vec<u8>, GitError> {
-        let dots = if range.contains("...") { "..." } else { ".." };
-        let (from, to) =
-            range.split_once(dots).ok_or_else(|| GitError::Refused { revision: range.to_owned() })?;
-        let or_head = |end: &str| if end.is_empty() { "HEAD".to_owned() } else { end.to_owned() };
-        let from = self.resolve(ctx, &or_head(from), false)?;
-        let to = self.resolve(ctx, &or_head(to), false)?;
-        let output = self
-            .ours()
-            .args(["format-patch", "--stdout", "--no-signature", "--no-cover-letter", "--no-attach"])
-            .args([
-                "--no-thread",
-                "--no-ext-diff",
-                "--no-textconv",
-                "--no-renames",
-                "--no-signoff",
-                "--binary",
-            ])
-            .args(["--src-prefix=a/", "--dst-prefix=b/"])
-            .arg(format!("{}{dots}{}", from.commit, to.commit))
-            .output(ctx.cancel)
-            .map_err(|source| self.failed("read the patches of", source))?;
-        Ok(output.stdout)
-    }
-
     fn git_dir(&self) -> Utf8PathBuf {
         self.folder.join("repo.git")
     }
@@ -422,6 +393,68 @@ pub fn files_of(ctx: &Context<'_>, folder: &Utf8Path) -> Result<Vec<Utf8PathBuf>
     files.sort();
     files.dedup();
     Ok(files)
+}
+
+/// The commits of a range, as patches.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Range {
+    /// One mbox, oldest commit first; empty when the range is.
+    pub(crate) mbox: Vec<u8>,
+    /// Merges in the range, which are no patches.
+    pub(crate) merges: usize,
+}
+
+/// Options of `git format-patch` that make its output the same whatever the user has configured.
+const FORMAT_PATCH: [&str; 24] = [
+    "--stdout",
+    "--no-numbered",
+    "--no-signature",
+    "--no-cover-letter",
+    "--no-attach",
+    "--no-thread",
+    "--no-ext-diff",
+    "--no-textconv",
+    "--no-color",
+    "--patch",
+    "--unified=3",
+    "--inter-hunk-context=0",
+    "--diff-algorithm=default",
+    "--indent-heuristic",
+    "-O/dev/null",
+    "--no-notes",
+    "--no-base",
+    "--no-add-header",
+    "--no-signoff",
+    "--binary",
+    "--find-renames",
+    "--src-prefix=a/",
+    "--dst-prefix=b/",
+    "--subject-prefix=PATCH",
+];
+
+/// Reads the commits of `range` (`A..B`) of the local `repository`.
+///
+/// # Errors
+/// When there is no such repository or range.
+pub(crate) fn range(ctx: &Context<'_>, repository: &Utf8Path, range: &str) -> Result<Range, ProcessError> {
+    let run = |command: &str, options: &[&str]| {
+        let git = program().dir(repository).arg(command).args(options.iter().copied());
+        git.args(["--end-of-options", range, "--"]).output(ctx.cancel)
+    };
+    let merges = run("rev-list", &["--count", "--merges"])?.text().parse().unwrap_or(0);
+    Ok(Range { mbox: run("format-patch", &FORMAT_PATCH)?.stdout, merges })
+}
+
+/// `git apply` of the file `patch` to the folder `tree`, which need not be a repository. `nowhere`
+/// is a path at which there is none: inside of one, git would take the paths of the patch as
+/// relative to its top and silently skip them all, and it must not touch an index.
+pub(crate) fn apply(tree: &Utf8Path, patch: &Utf8Path, nowhere: &Utf8Path) -> Program {
+    program()
+        .dir(tree)
+        .env("GIT_CONFIG_GLOBAL", "/dev/null")
+        .env("GIT_DIR", nowhere.as_str())
+        .args(["apply", "--whitespace=nowarn", "-p1"])
+        .arg(patch.as_str())
 }
 
 /// git, in an environment of ours. The user's own settings stay readable, for credentials and
@@ -625,17 +658,6 @@ pub(crate) mod tests {
             assert_eq!(text, "three\n");
             let error = repository.resolve(ctx, "v4", false).expect_err("unknown").to_string();
             assert!(error.contains("no commit `v4`") && error.contains("brought up to date"), "{error}");
-        });
-    }
-
-    #[test]
-    fn a_range_is_read_as_patches() {
-        let sample = Sample::new();
-        with(&sample, |ctx| {
-            let repository = Repository::open(ctx, sample.path().as_str()).expect("open");
-            let text =
-                String::from_utf8(repository.patches(ctx, "v1..main").expect("patches")).expect("UTF-8");
-            assert!(text.contains("Subject: [PATCH] second") && text.contains("+++ b/fs/a.c"), "{text}");
         });
     }
 

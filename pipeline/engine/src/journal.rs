@@ -59,12 +59,21 @@ impl RunFolder {
     /// # Errors
     /// When it exists or cannot be written.
     pub fn create(path: &Utf8Path, session: &RunRecord) -> Result<Self, JournalError> {
-        if path.join(SESSION).exists() {
-            return Err(JournalError::Exists(path.to_owned()));
-        }
+        Self::check_new(path)?;
         fs::create_dir_all(path.join("boots")).map_err(|source| file_error("create", path, source))?;
         write_json(&path.join(SESSION), session)?;
         Self::open_locked(path)
+    }
+
+    /// Says early, before anything slow, that a run folder is taken.
+    ///
+    /// # Errors
+    /// When `path` holds a run.
+    pub fn check_new(path: &Utf8Path) -> Result<(), JournalError> {
+        if path.join(SESSION).exists() {
+            return Err(JournalError::Exists(path.to_owned()));
+        }
+        Ok(())
     }
 
     /// Opens a run to go on with it: the session and the boots that ended. A last line torn by a
@@ -145,8 +154,8 @@ impl RunFolder {
         }
         text[..whole]
             .split(|byte| *byte == b'\n')
-            .filter(|line| !line.is_empty())
             .enumerate()
+            .filter(|(_, line)| !line.is_empty())
             .map(|(number, line)| {
                 serde_json::from_slice(line).map_err(|error| JournalError::Malformed {
                     path: path.clone(),
@@ -194,3 +203,6 @@ fn write_json(path: &Utf8Path, record: &RunRecord) -> Result<(), JournalError> {
 fn file_error(action: &'static str, path: &Utf8Path, source: io::Error) -> JournalError {
     JournalError::File { action, path: path.to_owned(), source }
 }
+
+#[cfg(test)]
+mod tests;

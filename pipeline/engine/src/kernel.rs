@@ -137,6 +137,35 @@ pub enum KernelError {
     Process(#[from] ProcessError),
 }
 
+/// Whose fault a failed kernel is: it decides the exit code and what a bisection does with it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Owner {
+    /// What was asked for cannot be: a patch, a configuration, a source that does not exist.
+    User,
+    /// The source does not compile.
+    Kernel,
+    /// This machine or the network: a missing program, a full disk, a download that failed.
+    Host,
+}
+
+impl KernelError {
+    /// Whose fault it is.
+    #[must_use]
+    pub fn owner(&self) -> Owner {
+        match self {
+            Self::Build { source: ProcessError::Failed { .. }, .. } => Owner::Kernel,
+            Self::Patch(_) | Self::Fragment(_) | Self::Kconfig(_) | Self::Dropped { .. } => Owner::User,
+            Self::NotCompiled { .. } | Self::NoConfig { .. } | Self::Module(_) => Owner::User,
+            Self::Source(error) if error.is_about_the_request() => Owner::User,
+            Self::Build { .. }
+            | Self::Source(_)
+            | Self::File { .. }
+            | Self::Malformed { .. }
+            | Self::Process(_) => Owner::Host,
+        }
+    }
+}
+
 /// Where relative names start, and whether the network may be asked again.
 #[derive(Clone, Copy, Debug)]
 pub struct MakeOptions<'a> {
@@ -164,8 +193,7 @@ pub fn make(
     }
     let tree = source::prepare(ctx, &request.source, options.refresh)?;
     let patches = patch::read(ctx, &request.patches)?;
-    let compiler = compiler(ctx)?;
-    let recipe = Recipe::new(request, &tree, patches, compiler, options.folder)?;
+    let recipe = Recipe::new(request, &tree, patches, &toolchain(ctx)?, options.folder)?;
     let target = ctx.cache.kernels().join(&recipe.fingerprint);
     let detail = format!("{} [{}]", tree.described, &recipe.fingerprint[..12]);
     ctx.stage(&format!("kernel {label}"), &detail, || {
@@ -191,7 +219,7 @@ impl Recipe {
         request: &KernelRequest,
         tree: &SourceTree,
         patches: Vec<Patch>,
-        compiler: String,
+        toolchain: &str,
         folder: &Utf8Path,
     ) -> Result<Self, KernelError> {
         let mut config = Vec::new();
@@ -209,7 +237,7 @@ impl Recipe {
             ConfigBase::Allnoconfig | ConfigBase::Defconfig => None,
         };
         let mut hash = blake3::Hasher::new();
-        for part in [RECIPE, &request.base.to_string(), base_file.as_deref().unwrap_or_default(), &compiler] {
+        for part in [RECIPE, &request.base.to_string(), base_file.as_deref().unwrap_or_default(), toolchain] {
             field(&mut hash, part);
         }
         for option in &config {
@@ -493,10 +521,14 @@ fn placebo(sources: &Utf8Path) -> Result<Patch, KernelError> {
     Ok(Patch { subject: "placebo".to_owned(), origin: "kdelta's own".to_owned(), text: diff })
 }
 
-/// First line of `gcc --version`.
-fn compiler(ctx: &Context) -> Result<String, KernelError> {
-    let output = Program::new("gcc").arg("--version").output(ctx.cancel)?;
-    Ok(output.text().lines().next().unwrap_or_default().to_owned())
+/// First lines of `gcc --version` and `ld --version`.
+fn toolchain(ctx: &Context) -> Result<String, KernelError> {
+    let mut lines = Vec::new();
+    for program in ["gcc", "ld"] {
+        let output = Program::new(program).arg("--version").output(ctx.cancel)?;
+        lines.push(output.text().lines().next().unwrap_or_default().to_owned());
+    }
+    Ok(lines.join("\n"))
 }
 
 /// Value of an option of a configuration, without quotes; empty when not set.

@@ -31,6 +31,8 @@ pub mod process;
 pub mod run;
 pub mod source;
 mod sys;
+#[cfg(test)]
+mod testing;
 pub mod userland;
 pub mod vm;
 

@@ -15,7 +15,7 @@ use std::io;
 use camino::Utf8PathBuf;
 use kdelta_model::kernel::Digest;
 
-use crate::process::{ProcessError, Program};
+use crate::process::ProcessError;
 
 pub use diff::{Change, Damage, FileDiff, Hunk};
 pub use input::read;
@@ -164,28 +164,4 @@ pub fn digest(patches: &[Patch]) -> Option<Digest> {
         hasher.update(patch.text.as_bytes());
     }
     Some(Digest(hasher.finalize().to_hex().to_string()))
-}
-
-/// git, deaf to the system's settings and to the variables of whoever runs this.
-fn git() -> Program {
-    let variables = [
-        "GIT_WORK_TREE",
-        "GIT_INDEX_FILE",
-        "GIT_OBJECT_DIRECTORY",
-        "GIT_ALTERNATE_OBJECT_DIRECTORIES",
-        "GIT_COMMON_DIR",
-        "GIT_CEILING_DIRECTORIES",
-        "GIT_NAMESPACE",
-        "GIT_PREFIX",
-        "GIT_CONFIG_COUNT",
-        "GIT_CONFIG_PARAMETERS",
-        "GIT_EXTERNAL_DIFF",
-        "GIT_DIFF_OPTS",
-    ];
-    let git = Program::new("git")
-        .arg("--no-pager")
-        .env("GIT_CONFIG_NOSYSTEM", "1")
-        .env("GIT_TERMINAL_PROMPT", "0")
-        .env("GIT_OPTIONAL_LOCKS", "0");
-    variables.into_iter().fold(git, Program::env_remove)
 }

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use kdelta_model::{
     Arm, ArmSettings, BootPurpose, ConfigBase, Disk, Experiment, Filesystem, FilesystemSettings, GuestShape,
-    KernelRequest, MeasureMode, Pair, PatchSource, Plan, PlannedBoot, Scenario, WorkloadSettings,
+    KernelRequest, MeasureMode, Pair, Plan, PlannedBoot, Scenario, WorkloadSettings,
 };
 use kdelta_wire::{DiskKind, FilesystemKind, Parameters};
 use kdelta_workloads::Selection;
@@ -60,6 +60,10 @@ pub fn make(loaded: &LoadedExperiment, mode: MeasureMode) -> Result<Plan, Config
             format!("{margin_percent}; it lies between 0 and 100"),
         ));
     }
+    let deadline_seconds = experiment.deadline_seconds.unwrap_or(STAGE_DEADLINE_SECONDS);
+    if deadline_seconds == 0 {
+        return Err(ConfigError::invalid("deadline_seconds", "0 gives a guest no time at all"));
+    }
     let order = match mode {
         MeasureMode::Instructions => by_seed(&planner.arms, boots, experiment),
         MeasureMode::Wall => by_coin(&planner.arms, boots, experiment.seed),
@@ -73,7 +77,7 @@ pub fn make(loaded: &LoadedExperiment, mode: MeasureMode) -> Result<Plan, Config
         mode,
         margin_percent,
         seed: experiment.seed,
-        deadline_seconds: experiment.deadline_seconds.unwrap_or(STAGE_DEADLINE_SECONDS),
+        deadline_seconds,
         kernels: planner.kernels,
         arms: planner.arms,
         pairs,
@@ -211,24 +215,16 @@ impl Planner<'_> {
                 "no kernel source; give one, such as source: \"debian:linux-source-6.12\"",
             ));
         };
-        if !source.is_compiled()
-            && !(kernel.patches.is_empty() && kernel.options.is_empty() && kernel.fragments.is_empty())
-        {
+        let plain = kernel.patches.is_empty() && kernel.options.is_empty() && kernel.fragments.is_empty();
+        if !source.is_compiled() && !plain {
             return Err(ConfigError::invalid(
                 format!("{place}.kernel"),
                 format!("{source} is a ready-made kernel: it takes no patches, fragments or options"),
             ));
         }
         let request = KernelRequest {
-            source,
-            patches: kernel
-                .patches
-                .iter()
-                .map(|patch| match patch {
-                    PatchSource::Path(path) => PatchSource::Path(self.loaded.folder.join(path).into_string()),
-                    range => range.clone(),
-                })
-                .collect(),
+            source: source.under(self.loaded.folder.as_str()),
+            patches: kernel.patches.iter().map(|patch| patch.under(self.loaded.folder.as_str())).collect(),
             base: match kernel.base.clone().unwrap_or_default() {
                 ConfigBase::File(path) => ConfigBase::File(self.loaded.folder.join(path).into_string()),
                 base => base,
@@ -492,3 +488,6 @@ fn by_coin(arms: &[Arm], pairs: u32, seed: u64) -> Order {
     }
     order
 }
+
+#[cfg(test)]
+mod tests;

@@ -68,7 +68,7 @@ pub enum RunError {
     Qemu(#[from] QemuMissing),
     /// A kernel could not be made.
     #[error(transparent)]
-    Kernel(#[from] KernelError),
+    Kernel(Box<KernelError>),
     /// The initramfs could not be made.
     #[error(transparent)]
     Image(#[from] ImageError),
@@ -80,16 +80,16 @@ pub enum RunError {
         "wall time cannot be measured here: {0}; use measure: instructions (counts instead of time), or a host whose KVM boots a guest"
     )]
     NoKvm(String),
-    /// A resumed run would boot other kernels than before.
+    /// A resumed run would not boot the same as before.
     #[error(
-        "kernel \"{kernel}\" is not the one that this run began with (image {now}, was {before}); its earlier boots cannot be continued: start a new run"
+        "{what} is not what this run began with (now {now}, then {before}); its earlier boots cannot be continued: start a new run"
     )]
     Changed {
-        /// Which kernel.
-        kernel: String,
-        /// Digest now.
+        /// What changed.
+        what: String,
+        /// What it is now.
         now: String,
-        /// Digest at the start.
+        /// What it was at the start.
         before: String,
     },
     /// Raw values that statistics refuse.
@@ -110,11 +110,17 @@ pub enum RunError {
     Stopped,
 }
 
+impl From<KernelError> for RunError {
+    fn from(error: KernelError) -> Self {
+        Self::Kernel(Box::new(error))
+    }
+}
+
 impl From<ProcessError> for RunError {
     fn from(error: ProcessError) -> Self {
         match error {
             ProcessError::Cancelled => Self::Stopped,
-            other => Self::Kernel(KernelError::Process(other)),
+            other => KernelError::Process(other).into(),
         }
     }
 }
@@ -124,6 +130,20 @@ impl From<ProcessError> for RunError {
 /// # Errors
 /// See [`RunError`]. Guests that fail are no error: the record says so.
 pub fn start(ctx: &Context, request: &RunRequest) -> Result<RunRecord, RunError> {
+    start_unguarded(ctx, request).map_err(|error| stopped(ctx, error))
+}
+
+/// Whatever broke off because the user asked to stop is no failure of its own.
+fn stopped(ctx: &Context, error: RunError) -> RunError {
+    match error {
+        interrupted @ RunError::Interrupted { .. } => interrupted,
+        _ if ctx.cancel.is_requested() => RunError::Stopped,
+        other => other,
+    }
+}
+
+fn start_unguarded(ctx: &Context, request: &RunRequest) -> Result<RunRecord, RunError> {
+    RunFolder::check_new(request.folder)?;
     let qemu = Qemu::find(ctx.cancel)?;
     let started = Timestamp::now();
     let (measure, plan) = decide(ctx, request, &qemu)?;
@@ -138,19 +158,33 @@ pub fn start(ctx: &Context, request: &RunRequest) -> Result<RunRecord, RunError>
 /// # Errors
 /// As [`start`], and when the kernels are no longer the same.
 pub fn resume(ctx: &Context, folder: &Utf8Path, init: &Utf8Path) -> Result<RunRecord, RunError> {
+    resume_unguarded(ctx, folder, init).map_err(|error| stopped(ctx, error))
+}
+
+fn resume_unguarded(ctx: &Context, folder: &Utf8Path, init: &Utf8Path) -> Result<RunRecord, RunError> {
     let qemu = Qemu::find(ctx.cancel)?;
     let (folder, session, boots) = RunFolder::reopen(folder)?;
+    unchanged("QEMU", &session.measure.qemu, &qemu.version)?;
     let made = Made::new(ctx, &session.plan, init, Utf8Path::new("/"), false)?;
     for (before, now) in session.kernels.iter().zip(&made.kernels) {
-        if before.image_digest != now.identity.image_digest {
-            return Err(RunError::Changed {
-                kernel: before.source.clone(),
-                now: now.identity.image_digest.short().to_owned(),
-                before: before.image_digest.short().to_owned(),
-            });
-        }
+        let what = format!("kernel {}", before.source);
+        unchanged(&what, before.image_digest.short(), now.identity.image_digest.short())?;
+    }
+    for (before, arm) in session.arms.iter().zip(&session.plan.arms) {
+        let now = arm_record(&session.plan, arm, &made);
+        unchanged("guest init", before.init_digest.short(), now.init_digest.short())?;
+        let what = format!("initramfs of {}", arm.name);
+        unchanged(&what, before.initramfs_digest.short(), now.initramfs_digest.short())?;
     }
     boot_and_judge(ctx, &qemu, &folder, session, boots, &made)
+}
+
+/// Boots of one run must not differ in anything but what the plan says.
+fn unchanged(what: &str, before: &str, now: &str) -> Result<(), RunError> {
+    if before == now {
+        return Ok(());
+    }
+    Err(RunError::Changed { what: what.to_owned(), before: before.to_owned(), now: now.to_owned() })
 }
 
 /// The plan that [`start`] would follow, without building or booting. `measure: auto` is planned
@@ -493,6 +527,9 @@ impl<'a> Runner<'a> {
         made: &'a Made,
         done: Vec<BootRecord>,
     ) -> Self {
+        // A failure of the host says nothing about a kernel; the boot is still to be done.
+        let done: Vec<BootRecord> =
+            done.into_iter().filter(|boot| !matches!(boot.outcome, Outcome::HostFailed { .. })).collect();
         let finished: BTreeSet<usize> = done.iter().map(|boot| boot.index).collect();
         let queue =
             session.plan.boots.iter().filter(|boot| !finished.contains(&boot.index)).copied().collect();
@@ -690,3 +727,6 @@ pub fn boots_by_purpose(plan: &Plan) -> BTreeMap<&'static str, usize> {
     }
     counts
 }
+
+#[cfg(test)]
+mod tests;

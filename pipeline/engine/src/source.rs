@@ -156,6 +156,31 @@ pub enum SourceError {
     Cancelled,
 }
 
+impl SourceError {
+    /// Whether asking for something else would help; if not, the machine or the network is at fault.
+    #[must_use]
+    pub fn is_about_the_request(&self) -> bool {
+        match self {
+            Self::Checksum { .. }
+            | Self::NotKernel { .. }
+            | Self::Built { .. }
+            | Self::Name { .. }
+            | Self::Kind { .. }
+            | Self::NoKernel { .. }
+            | Self::Image(_) => true,
+            Self::Git(error) => {
+                matches!(
+                    error,
+                    GitError::NoRepository { .. } | GitError::Refused { .. } | GitError::NoCommit { .. }
+                )
+            }
+            Self::Debian(error) => matches!(error, DebianError::NotFound { .. }),
+            Self::Io { source, .. } => source.kind() == io::ErrorKind::NotFound,
+            Self::Fetch(_) | Self::Archive(_) | Self::Patch(_) | Self::Cancelled => false,
+        }
+    }
+}
+
 /// Makes the tree of `source` ready: fetched, unpacked, clean of patches, and locked. `refresh` asks
 /// for newer packages and branches even when an earlier answer is known.
 ///

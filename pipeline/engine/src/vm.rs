@@ -463,3 +463,6 @@ impl Watch {
         self.cpu_seconds = self.cpu_seconds.max(ticks / TICKS_PER_SECOND);
     }
 }
+
+#[cfg(test)]
+mod tests;

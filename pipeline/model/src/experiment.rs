@@ -152,7 +152,7 @@ pub struct ArmSettings {
 #[serde(deny_unknown_fields)]
 pub struct FilesystemSettings {
     /// `tmpfs`, `xfs`, `ext4` or `btrfs`.
-    #[schemars(with = "String")]
+    #[schemars(with = "String", extend("enum" = FilesystemKind::ALL.map(FilesystemKind::name)))]
     #[serde(rename = "type")]
     pub kind: FilesystemKind,
     /// mkfs arguments.

@@ -39,7 +39,7 @@ pub struct Disk {
     /// `none`, `ram` (brd: memory inside the guest, on which instruction counts are exact),
     /// `nvme` or `virtio-blk` (emulated, backed by a raw, sparse file on the host, new for every
     /// boot).
-    #[schemars(with = "String")]
+    #[schemars(with = "String", extend("enum" = ["none", "ram", "nvme", "virtio-blk"]))]
     #[serde(rename = "type")]
     pub kind: DiskKind,
     /// Capacity. Default: 512MiB for `ram`, 2GiB for `nvme` and `virtio-blk`.

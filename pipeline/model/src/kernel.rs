@@ -80,6 +80,23 @@ pub enum DebLocation {
 }
 
 impl KernelSource {
+    /// The same source with relative paths starting from `folder`.
+    #[must_use]
+    pub fn under(&self, folder: &str) -> Self {
+        match self {
+            Self::Tarball { location, sha256 } => {
+                Self::Tarball { location: place_under(folder, location), sha256: sha256.clone() }
+            }
+            Self::Git { repository, revision } => {
+                Self::Git { repository: place_under(folder, repository), revision: revision.clone() }
+            }
+            Self::Dir { path } => Self::Dir { path: place_under(folder, path) },
+            Self::Image { path } => Self::Image { path: place_under(folder, path) },
+            Self::Deb(DebLocation::File(path)) => Self::Deb(DebLocation::File(place_under(folder, path))),
+            other => other.clone(),
+        }
+    }
+
     /// Whether it is compiled here (and so takes patches and a configuration).
     #[must_use]
     pub fn is_compiled(&self) -> bool {
@@ -215,6 +232,19 @@ pub enum PatchSource {
         /// `A..B`.
         range: String,
     },
+}
+
+impl PatchSource {
+    /// The same patches with relative paths starting from `folder`.
+    #[must_use]
+    pub fn under(&self, folder: &str) -> Self {
+        match self {
+            Self::Path(path) => Self::Path(place_under(folder, path)),
+            Self::GitRange { repository, range } => {
+                Self::GitRange { repository: place_under(folder, repository), range: range.clone() }
+            }
+        }
+    }
 }
 
 impl FromStr for PatchSource {
@@ -353,6 +383,15 @@ pub fn is_url(location: &str) -> bool {
     location.contains("://")
 }
 
+/// A location that starts from `folder`; URLs, `host:path` of git and absolute paths stay.
+fn place_under(folder: &str, location: &str) -> String {
+    let remote = is_url(location) || location.split('/').next().is_some_and(|first| first.contains(':'));
+    if remote || location.starts_with('/') {
+        return location.to_owned();
+    }
+    format!("{}/{}", folder.trim_end_matches('/'), location.trim_start_matches("./"))
+}
+
 /// Splits at the last `mark`, when there is one.
 fn split_optional(text: &str, mark: char) -> (&str, Option<&str>) {
     match text.rsplit_once(mark) {
@@ -402,6 +441,20 @@ mod tests {
             let error = text.parse::<KernelSource>().expect_err(text);
             assert!(error.to_string().contains(" is not "), "{error}");
         }
+    }
+
+    #[test]
+    fn relative_places_start_from_a_folder_and_others_stay() {
+        let under = |text: &str| text.parse::<KernelSource>().expect(text).under("/e").to_string();
+        assert_eq!(under("dir:linux"), "dir:/e/linux");
+        assert_eq!(under("git:../linux#v6.12"), "git:/e/../linux#v6.12");
+        assert_eq!(under("git:host:linux.git#v6.12"), "git:host:linux.git#v6.12");
+        assert_eq!(under("deb:./linux-image.deb"), "deb:/e/linux-image.deb");
+        assert_eq!(under("image:/boot/vmlinuz"), "image:/boot/vmlinuz");
+        assert_eq!(under("debian:linux-source-6.12"), "debian:linux-source-6.12");
+        let patch = |text: &str| text.parse::<PatchSource>().expect(text).under("/e/").to_string();
+        assert_eq!(patch("a.patch"), "/e/a.patch");
+        assert_eq!(patch("git:linux#a..b"), "git:/e/linux#a..b");
     }
 
     #[test]

@@ -5,7 +5,7 @@ use anyhow::{Context, bail};
 use camino::Utf8PathBuf;
 use kdelta_engine::config;
 use kdelta_model::{
-    ArmSettings, Experiment, FilesystemSettings, KernelSettings, KernelSource, MeasureChoice,
+    ArmSettings, Experiment, FilesystemSettings, KernelSettings, KernelSource, MeasureChoice, PatchSource,
     WorkloadSettings,
 };
 use kdelta_wire::{FilesystemKind, ParameterValue, Parameters};
@@ -16,14 +16,14 @@ use crate::exit::Exit;
 
 /// Compares, or writes the experiment.
 pub fn run(global: &Global, args: &Compare) -> anyhow::Result<Exit> {
-    let experiment = experiment(args)?;
+    let folder = Utf8PathBuf::try_from(std::env::current_dir()?)?;
+    let experiment = experiment(args, folder.as_str())?;
     let yaml = yaml(&experiment)?;
     if let Some(path) = &args.write_experiment {
         std::fs::write(path, &yaml).with_context(|| format!("cannot write {path}"))?;
         println!("wrote {path}; run it with: kdelta run {path}");
         return Ok(Exit::NoRegression);
     }
-    let folder = Utf8PathBuf::try_from(std::env::current_dir()?)?;
     let loaded = config::parse("the command line", &yaml, folder, &Default::default())?;
     let command = std::env::args().collect::<Vec<_>>().join(" ");
     run::execute(global, &loaded, &args.running, &command)
@@ -34,7 +34,8 @@ fn yaml(experiment: &Experiment) -> anyhow::Result<String> {
     kdelta_engine::config::to_yaml(experiment).context("the experiment cannot be written as YAML")
 }
 
-fn experiment(args: &Compare) -> anyhow::Result<Experiment> {
+/// What the command line means, with every path made absolute.
+fn experiment(args: &Compare, folder: &str) -> anyhow::Result<Experiment> {
     let kind = FilesystemKind::from_name(&args.fs).with_context(|| {
         let known: Vec<&str> = FilesystemKind::ALL.iter().map(|kind| kind.name()).collect();
         format!("--fs {}: no such filesystem; known: {}", args.fs, known.join(", "))
@@ -45,13 +46,11 @@ fn experiment(args: &Compare) -> anyhow::Result<Experiment> {
         "wall" => MeasureChoice::Wall,
         other => bail!("--measure {other}: it is auto, instructions or wall"),
     };
-    let side = |name: &str, source: Option<KernelSource>, patched: bool| ArmSettings {
+    let place = |source: &Option<KernelSource>| source.as_ref().map(|source| source.under(folder));
+    let patches: Vec<PatchSource> = args.patches.iter().map(|patch| patch.under(folder)).collect();
+    let side = |name: &str, source: Option<KernelSource>, patches: Vec<PatchSource>| ArmSettings {
         name: Some(name.to_owned()),
-        kernel: KernelSettings {
-            source,
-            patches: if patched { args.patches.clone() } else { Vec::new() },
-            ..KernelSettings::default()
-        },
+        kernel: KernelSettings { source, patches, ..KernelSettings::default() },
         ..ArmSettings::default()
     };
     let parameters: Parameters = args
@@ -77,7 +76,7 @@ fn experiment(args: &Compare) -> anyhow::Result<Experiment> {
         placebo: None,
         variables: Default::default(),
         kernel: KernelSettings {
-            source: args.kernel.clone(),
+            source: place(&args.kernel),
             options: args.options.clone(),
             ..KernelSettings::default()
         },
@@ -92,7 +91,10 @@ fn experiment(args: &Compare) -> anyhow::Result<Experiment> {
             ..ArmSettings::default()
         },
         workloads,
-        arms: vec![side("parent", args.parent.clone(), false), side("child", args.child.clone(), true)],
+        arms: vec![
+            side("parent", place(&args.parent), Vec::new()),
+            side("child", place(&args.child), patches),
+        ],
         factors: Vec::new(),
     })
 }

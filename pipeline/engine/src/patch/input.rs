@@ -9,8 +9,10 @@ use kdelta_model::kernel::{PatchSource, is_url};
 
 use super::diff::{self, FileDiff};
 use super::mail::{Mail, looks_like_mail, read_mail, split_mailbox, starts_with_envelope, title};
-use super::{Patch, PatchError, git};
+use super::{Patch, PatchError};
+use crate::git;
 use crate::layout::Context;
+use crate::process::ProcessError;
 
 /// Endings of the files that a folder without `series` is searched for.
 const ENDINGS: [&str; 4] = ["patch", "diff", "mbox", "eml"];
@@ -258,51 +260,22 @@ fn read_range(ctx: &Context, repository: &str, range: &str) -> Result<Vec<Patch>
     if !Utf8Path::new(repository).is_dir() {
         return Err(nothing(&place, "there is no such folder"));
     }
-    let error =
-        |source| PatchError::Range { repository: repository.to_owned(), range: range.to_owned(), source };
-    let run = |arguments: &[&str]| {
-        // The user's own settings stay readable for safe.directory; options overrule the others.
-        let git = git().env_remove("GIT_DIR").args(["-C", repository]).args(arguments.iter().copied());
-        git.args(["--end-of-options", range, "--"]).output(ctx.cancel).map_err(error)
-    };
-    let merges = run(&["rev-list", "--count", "--merges"])?.text();
-    if merges != "0" {
+    let found = git::range(ctx, Utf8Path::new(repository), range).map_err(|source| match source {
+        ProcessError::Cancelled => source.into(),
+        source => PatchError::Range { repository: repository.to_owned(), range: range.to_owned(), source },
+    })?;
+    if found.merges > 0 {
         ctx.warn(format!(
-            "{place} has {merges} merges, which are no patches; when the commits do not apply one after the other, \
-             use a git: kernel source instead"
+            "{place} has {} merges, which are no patches; when the commits do not apply one after the other, \
+             use a git: kernel source instead",
+            found.merges
         ));
     }
-    let output = run(&[
-        "format-patch",
-        "--stdout",
-        "--no-numbered",
-        "--no-signature",
-        "--no-cover-letter",
-        "--no-attach",
-        "--no-thread",
-        "--no-ext-diff",
-        "--no-textconv",
-        "--no-color",
-        "--patch",
-        "--unified=3",
-        "--inter-hunk-context=0",
-        "--diff-algorithm=default",
-        "--indent-heuristic",
-        "-O/dev/null",
-        "--no-notes",
-        "--no-base",
-        "--no-add-header",
-        "--binary",
-        "--find-renames",
-        "--src-prefix=a/",
-        "--dst-prefix=b/",
-        "--subject-prefix=PATCH",
-    ])?;
-    if output.stdout.is_empty() {
+    if found.mbox.is_empty() {
         return Err(nothing(&place, "the range has no commits; A..B means those of B that A does not have"));
     }
     let mut patches = Vec::new();
-    for (index, part) in split_mailbox(&output.stdout).into_iter().enumerate() {
+    for (index, part) in split_mailbox(&found.mbox).into_iter().enumerate() {
         let Some(mail) = read_mail(part, index + 1, &format!("{place}, commit {}", index + 1), 1)? else {
             continue;
         };

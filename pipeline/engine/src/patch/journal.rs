@@ -14,7 +14,8 @@ use camino::{Utf8Path, Utf8PathBuf};
 use serde::{Deserialize, Serialize};
 
 use super::diff::{self, FileDiff};
-use super::{Patch, PatchError, git, rejection};
+use super::{Patch, PatchError, rejection};
+use crate::git;
 use crate::layout::Context;
 use crate::process::{ProcessError, Program};
 
@@ -264,16 +265,11 @@ fn sync(folder: &Utf8Path) -> Result<(), PatchError> {
     flush().map_err(io_error("flush", folder))
 }
 
-/// `git apply` in the tree. GIT_DIR names no repository: inside of one, git would take the paths as
-/// relative to its top and silently skip them all, and it must not touch an index.
+/// `git apply` of the patch file `name` of the journal.
 pub(super) fn git_apply(folder: &Utf8Path, name: &str) -> Program {
     let journal = folder.join("applied");
-    git()
-        .dir(folder.join("tree"))
-        .env("GIT_CONFIG_GLOBAL", "/dev/null")
-        .env("GIT_DIR", absolute(&journal.join("no-repository")).into_string())
-        .args(["apply", "--whitespace=nowarn", "-p1"])
-        .arg(absolute(&journal.join(name)).into_string())
+    let (patch, nowhere) = (absolute(&journal.join(name)), absolute(&journal.join("no-repository")));
+    git::apply(&folder.join("tree"), &patch, &nowhere)
 }
 
 fn absolute(path: &Utf8Path) -> Utf8PathBuf {

@@ -10,6 +10,7 @@ use tempfile::TempDir;
 
 use super::*;
 use crate::event::Silent;
+use crate::process::Program;
 use crate::{Cache, Cancel, Context};
 
 /// A folder with a tree, and what the functions under test need.
@@ -341,7 +342,9 @@ fn input_without_a_patch_says_what_it_is() {
 
 fn run_git(folder: &Utf8Path, arguments: &[&str]) -> String {
     let identity = ["-c", "user.name=A", "-c", "user.email=a@example.org", "-c", "commit.gpgsign=false"];
-    let output = git()
+    let output = Program::new("git")
+        .env_remove("GIT_DIR")
+        .env("GIT_CONFIG_NOSYSTEM", "1")
         .env("GIT_CONFIG_GLOBAL", "/dev/null")
         .dir(folder)
         .args(identity)

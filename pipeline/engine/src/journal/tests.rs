@@ -1,0 +1,128 @@
+//! Run folders that were torn, damaged, or are in use.
+
+use kdelta_model::MeasureMode::Instructions;
+
+use super::*;
+use crate::testing::{self, TWO_ARMS};
+
+struct Bench {
+    _dir: tempfile::TempDir,
+    path: Utf8PathBuf,
+    session: RunRecord,
+    boots: Vec<BootRecord>,
+}
+
+impl Bench {
+    /// A run of three boots that ended without a record.
+    fn new() -> Self {
+        let dir = tempfile::tempdir().expect("a folder");
+        let path = Utf8PathBuf::try_from(dir.path().join("run")).expect("UTF-8");
+        let session = testing::record(TWO_ARMS, Instructions);
+        let boots: Vec<BootRecord> =
+            testing::boots(&session.plan, |_, boot, _| 800.125 + 1.0 / (boot.index as f64 + 3.0))
+                .into_iter()
+                .take(3)
+                .collect();
+        let folder = RunFolder::create(&path, &session).expect("a run folder");
+        for boot in &boots {
+            folder.append(boot).expect("a line");
+        }
+        Self { _dir: dir, path, session, boots }
+    }
+
+    fn journal(&self) -> Vec<u8> {
+        fs::read(self.path.join(JOURNAL)).expect("a journal")
+    }
+
+    fn write_journal(&self, bytes: &[u8]) {
+        fs::write(self.path.join(JOURNAL), bytes).expect("a journal");
+    }
+
+    fn error(&self) -> String {
+        RunFolder::reopen(&self.path).expect_err("no run").to_string()
+    }
+}
+
+#[test]
+fn what_was_written_is_read_back_bit_for_bit() {
+    let bench = Bench::new();
+    let (folder, session, boots) = RunFolder::reopen(&bench.path).expect("a run");
+    assert_eq!((session, boots), (bench.session.clone(), bench.boots.clone()));
+    assert_eq!(folder.path(), bench.path);
+    let record = RunRecord { boots: bench.boots.clone(), ..bench.session.clone() };
+    let file = folder.finish(&record).expect("a record");
+    assert_eq!(read_finished(&bench.path).expect("from the folder"), record);
+    assert_eq!(read_finished(&file).expect("from the file"), record);
+}
+
+#[test]
+fn a_last_line_torn_anywhere_is_cut_off_and_the_rest_kept() {
+    let bench = Bench::new();
+    let whole = bench.journal();
+    let last = whole[..whole.len() - 1].iter().rposition(|byte| *byte == b'\n').expect("a line") + 1;
+    for end in [last + 1, last + 40, whole.len() - 2, whole.len() - 1] {
+        bench.write_journal(&whole[..end]);
+        let (folder, _, boots) = RunFolder::reopen(&bench.path).expect("a run");
+        assert_eq!(boots, bench.boots[..2], "cut at {end} of {}", whole.len());
+        folder.append(&bench.boots[2]).expect("a line");
+        drop(folder);
+        assert_eq!(bench.journal(), whole, "cut at {end}");
+    }
+    bench.write_journal(b"{");
+    assert!(RunFolder::reopen(&bench.path).expect("a run").2.is_empty());
+}
+
+#[test]
+fn a_second_kdelta_is_sent_away_until_the_first_is_done() {
+    let bench = Bench::new();
+    let (folder, ..) = RunFolder::reopen(&bench.path).expect("a run");
+    let error = RunFolder::reopen(&bench.path).expect_err("busy");
+    assert!(matches!(error, JournalError::Busy(_)), "{error:?}");
+    assert_eq!(error.to_string(), format!("another kdelta works on {}; wait for it to end", bench.path));
+    drop(folder);
+    assert!(RunFolder::reopen(&bench.path).is_ok());
+}
+
+#[test]
+fn a_damaged_line_in_the_middle_is_named() {
+    let bench = Bench::new();
+    let text = String::from_utf8(bench.journal()).expect("UTF-8");
+    let damaged = text.replacen("\"index\":1", "\"index\":x", 1);
+    assert_ne!(damaged, text);
+    bench.write_journal(damaged.as_bytes());
+    let error = bench.error();
+    assert!(error.contains("journal.jsonl") && error.contains("line 2: "), "{error}");
+    bench.write_journal(format!("\n{damaged}").as_bytes());
+    let error = bench.error();
+    assert!(error.contains("line 3: "), "blank lines count: {error}");
+}
+
+#[test]
+fn another_version_is_told_apart_from_damage() {
+    let bench = Bench::new();
+    let session = bench.path.join(SESSION);
+    let text = fs::read_to_string(&session).expect("a session");
+    fs::write(&session, text.replacen("\"version\": 1", "\"version\": 99", 1)).expect("write");
+    let error = bench.error();
+    assert!(error.contains("record version 99, this kdelta reads 1"), "{error}");
+    // A newer record may have anything in it: the version is read first.
+    fs::write(&session, "{\"version\": 2}").expect("write");
+    assert!(bench.error().contains("record version 2"), "{}", bench.error());
+    for damage in ["", "{", "[]", "{\"version\": 1}", "{\"version\": \"1\"}"] {
+        fs::write(&session, damage).expect("write");
+        let error = bench.error();
+        assert!(error.contains("session.json cannot be understood"), "{error}");
+    }
+}
+
+#[test]
+fn a_folder_is_never_used_for_two_runs_and_needs_a_run_to_go_on_with() {
+    let bench = Bench::new();
+    let error = RunFolder::create(&bench.path, &bench.session).expect_err("exists").to_string();
+    assert!(error.contains("exists already") && error.contains("--resume"), "{error}");
+    let empty = bench.path.join("boots");
+    let error = RunFolder::reopen(&empty).expect_err("no run").to_string();
+    assert!(error.contains("holds no run (no session.json)"), "{error}");
+    let error = read_finished(&empty).expect_err("no record").to_string();
+    assert!(error.contains("record.json"), "{error}");
+}

@@ -1,0 +1,126 @@
+//! The reports of `reports/examples` are what the code renders. The records beside them are made
+//! by `pipeline/engine/src/testing/examples.rs`. `KDELTA_UPDATE=1 cargo test -p kdelta-report`
+//! renders them anew.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use kdelta_model::RunRecord;
+
+/// Widest line of a mail outside tables.
+const WIDTH: usize = 72;
+/// Sections that are text; the others are tables, or quote what programs printed.
+const PROSE: [&str; 4] = ["", "Hardware", "Method", "Caveats"];
+
+fn path(name: &str, ending: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("examples").join(format!("{name}.{ending}"))
+}
+
+fn json(name: &str) -> String {
+    fs::read_to_string(path(name, "json")).expect("a record")
+}
+
+fn report(name: &str) -> String {
+    let record: RunRecord = serde_json::from_str(&json(name)).expect("a record");
+    kdelta_report::text(&record).expect("a report")
+}
+
+fn keep_current(name: &str) {
+    let (text, path) = (report(name), path(name, "txt"));
+    if std::env::var_os("KDELTA_UPDATE").is_some() {
+        fs::write(&path, &text).expect("write");
+    }
+    let stored = fs::read_to_string(&path).unwrap_or_default();
+    assert!(stored == text, "{} is out of date; run with KDELTA_UPDATE=1 and commit it", path.display());
+}
+
+#[test]
+fn the_report_of_two_arms_is_current() {
+    keep_current("demo");
+}
+
+#[test]
+fn the_report_of_a_two_by_two_is_current() {
+    keep_current("factorial");
+}
+
+#[test]
+fn a_report_is_plain_ascii_without_blanks_at_the_ends_of_lines() {
+    for name in ["demo", "factorial"] {
+        let text = report(name);
+        assert!(text.chars().all(|c| c == '\n' || (' '..='~').contains(&c)), "{name}");
+        for line in text.lines() {
+            assert_eq!(line, line.trim_end(), "{name}");
+        }
+        assert!(text.ends_with('\n') && !text.ends_with("\n\n"), "{name}");
+        assert!(!text.contains("\n\n\n"), "{name}: two empty lines");
+    }
+}
+
+#[test]
+fn prose_is_at_most_72_columns_wide() {
+    for name in ["demo", "factorial"] {
+        let text = report(name);
+        let lines: Vec<&str> = text.lines().collect();
+        let mut section = "";
+        for (number, line) in lines.iter().enumerate() {
+            let underlined = lines.get(number + 1).is_some_and(|next| {
+                next.len() == line.len() && !line.is_empty() && next.chars().all(|c| c == '-')
+            });
+            if underlined {
+                section = line;
+            }
+            let prose = !line.starts_with(' ') || PROSE.contains(&section);
+            // A word that is longer than a line stands alone on one.
+            let breakable = line.split_whitespace().count() > 1;
+            assert!(!prose || !breakable || line.len() <= WIDTH, "{name}, {section}: {line}");
+        }
+        assert!(!section.is_empty(), "{name} has no sections");
+    }
+}
+
+#[test]
+fn rendering_twice_gives_the_same_bytes() {
+    for name in ["demo", "factorial"] {
+        assert_eq!(report(name), report(name));
+        let record: RunRecord = serde_json::from_str(&json(name)).expect("a record");
+        let again: RunRecord = serde_json::from_str(&serde_json::to_string(&record).expect("JSON")).expect("a record");
+        assert_eq!(kdelta_report::text(&again).expect("a report"), report(name));
+    }
+}
+
+#[test]
+fn a_record_survives_json_without_loss() {
+    for name in ["demo", "factorial"] {
+        let stored: serde_json::Value = serde_json::from_str(&json(name)).expect("JSON");
+        let record: RunRecord = serde_json::from_value(stored.clone()).expect("a record");
+        assert_eq!(serde_json::to_value(&record).expect("JSON"), stored, "{name}");
+    }
+}
+
+#[test]
+fn the_summary_is_the_beginning_of_the_report() {
+    for name in ["demo", "factorial"] {
+        let record: RunRecord = serde_json::from_str(&json(name)).expect("a record");
+        let (summary, text) = (kdelta_report::summary(&record), report(name));
+        for line in summary.lines() {
+            assert!(text.contains(line), "{name}: {line}");
+        }
+    }
+}
+
+#[test]
+fn every_primary_verdict_and_every_caveat_is_printed() {
+    for name in ["demo", "factorial"] {
+        let record: RunRecord = serde_json::from_str(&json(name)).expect("a record");
+        let text = report(name).split_whitespace().collect::<Vec<_>>().join(" ");
+        for comparison in record.comparisons.iter().filter(|comparison| comparison.primary) {
+            let head = format!("{}: {}", comparison.verdict.name(), comparison.metric);
+            assert!(text.contains(&head), "{name}: {head}");
+        }
+        for caveat in &record.caveats {
+            let caveat = caveat.split_whitespace().collect::<Vec<_>>().join(" ");
+            assert!(text.contains(&caveat), "{name}: {caveat}");
+        }
+    }
+}
