@@ -6,7 +6,7 @@ export KDELTA_CACHE ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/kdelta
 KDELTA = target/release/kdelta
 INIT = guest/target/x86_64-unknown-linux-gnu/guest/kdelta-init
 
-.PHONY: demo test packages build guest check e2e schema clean
+.PHONY: demo test packages build guest check clean
 
 ## The main job, end to end: a real kernel, a patch, a verdict.
 demo:
@@ -15,8 +15,8 @@ demo:
 	@scripts/demo $(KDELTA)
 
 ## Everything that CI checks.
-test: packages check build
-	scripts/e2e $(KDELTA)
+test: packages check
+	scripts/e2e target/debug/kdelta
 
 packages:
 	@scripts/packages
@@ -31,6 +31,7 @@ guest:
 check: guest
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
+	$(CARGO) build --workspace --locked
 	$(CARGO) test --workspace --locked
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --locked --quiet
 

@@ -220,6 +220,9 @@ fn sandwich(record: &RunRecord) -> Vec<Section> {
 
 /// One row of a parent, child, parent table.
 fn state(name: &str, cell: &Cell, change: String) -> Vec<String> {
+    if cell.boots.is_empty() {
+        return vec![name.to_owned(), "0".to_owned()];
+    }
     vec![
         name.to_owned(),
         cell.boots.len().to_string(),
@@ -299,15 +302,10 @@ fn split(record: &RunRecord) -> Option<Section> {
         ("child", Align::Left),
     ]);
     let mut unit = "";
-    for comparison in record.comparisons.iter().filter(|comparison| !comparison.primary) {
+    let judged = |c: &&Comparison| !c.primary && c.estimate.is_some();
+    for comparison in record.comparisons.iter().filter(judged) {
         unit = comparison.unit.name();
-        let change = match (&comparison.estimate, &comparison.verdict) {
-            (Some(estimate), _) => number::estimate(estimate),
-            (None, Verdict::Invalid { reason }) => {
-                format!("invalid: {}", reason.chars().take(24).collect::<String>())
-            }
-            (None, _) => String::new(),
-        };
+        let change = comparison.estimate.as_ref().map(number::estimate).unwrap_or_default();
         table.row([
             comparison.metric.to_string(),
             number::value(comparison.base_cell.mean),

@@ -84,7 +84,8 @@ fn rendering_twice_gives_the_same_bytes() {
     for name in ["demo", "factorial"] {
         assert_eq!(report(name), report(name));
         let record: RunRecord = serde_json::from_str(&json(name)).expect("a record");
-        let again: RunRecord = serde_json::from_str(&serde_json::to_string(&record).expect("JSON")).expect("a record");
+        let again: RunRecord =
+            serde_json::from_str(&serde_json::to_string(&record).expect("JSON")).expect("a record");
         assert_eq!(kdelta_report::text(&again).expect("a report"), report(name));
     }
 }

@@ -105,11 +105,12 @@ fn unknown(name: &str) -> UnknownWorkload {
     let last_part = |text: &str| text.rsplit('/').next().unwrap_or_default().to_owned();
     // A third of the letters wrong is still a typing error; more is another word.
     let reach = name.len().div_ceil(3);
-    let mut near: Vec<(usize, String)> = known
-        .iter()
+    let workloads = ALL.iter().map(|workload| workload.info().name.to_owned());
+    let mut near: Vec<(usize, String)> = workloads
+        .chain(known.iter().cloned())
         .map(|full| {
-            let distance = edit_distance(name, full).min(edit_distance(name, &last_part(full)));
-            (distance, full.clone())
+            let distance = edit_distance(name, &full).min(edit_distance(name, &last_part(&full)));
+            (distance, full)
         })
         .filter(|(distance, full)| *distance <= reach || full.contains(name))
         .collect();
@@ -158,6 +159,8 @@ mod tests {
         assert!(near.to_string().contains("did you mean: xattr/flistxattr"), "{near}");
         let bare = find("flistxattr").expect_err("no workload");
         assert_eq!(bare.names.first().map(String::as_str), Some("xattr/flistxattr"));
+        let workload = find("xatr").expect_err("misspelt");
+        assert_eq!(workload.names.first().map(String::as_str), Some("xattr"), "{workload}");
         let far = find("database").expect_err("unknown");
         assert_eq!(far.names.len(), every_selection().count());
     }

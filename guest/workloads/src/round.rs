@@ -39,6 +39,14 @@ pub enum WorkloadError {
         /// The filesystem asked for.
         filesystem: FilesystemKind,
     },
+    /// The filesystem has no attributes of this namespace.
+    #[error(
+        "the filesystem refuses the attribute {name}; tmpfs has user attributes since linux 6.6 only: set the parameter `namespace` to trusted"
+    )]
+    NoAttributes {
+        /// Full name of the attribute.
+        name: String,
+    },
     /// A system call failed.
     #[error("{call} on {path} failed: {} (errno {errno})", std::io::Error::from_raw_os_error(*.errno).kind())]
     Call {

@@ -15,7 +15,7 @@ use crate::{
 };
 
 /// Name and value that the reproducer uses; the value's final NUL belongs to it.
-const NAME: &str = "user.fsregression";
+const NAME: &str = "fsregression";
 const VALUE: &[u8] = b"seed\0";
 const FILE: &str = "xattr-fixture";
 const COUNT: &str = "flistxattr-count";
@@ -72,6 +72,13 @@ static INFO: WorkloadInfo = WorkloadInfo {
             unit: "attributes",
             domain: Domain::Integer { default: 4, min: 1, max: 256 },
             scenarios: &[COUNT],
+        },
+        ParameterInfo {
+            name: "namespace",
+            summary: "namespace of the attributes; tmpfs has user attributes since linux 6.6 only",
+            unit: "",
+            domain: Domain::Choice { default: "user", choices: &["user", "trusted"] },
+            scenarios: &[],
         },
     ],
     limits: &[],
@@ -133,18 +140,22 @@ impl Fixture {
         let file_name = CString::new(FILE).unwrap_or_default();
         let file = sys::create(root.as_fd(), &file_name).map_err(|errno| failed("openat", &path, errno))?;
         sys::write(file.as_fd(), b"x").map_err(|errno| failed("write", &path, errno))?;
+        let base = format!("{}.{NAME}", round.choice("namespace")?);
         let names: Vec<String> = match round.scenario() {
-            COUNT => (0..round.integer("xattrs")?).map(|number| format!("{NAME}.{number:03}")).collect(),
+            COUNT => (0..round.integer("xattrs")?).map(|number| format!("{base}.{number:03}")).collect(),
             "set-remove" => Vec::new(),
-            _ => vec![NAME.to_owned()],
+            _ => vec![base.clone()],
         };
         let mut list_length = 0;
         for name in names {
             let name = CString::new(name).unwrap_or_default();
-            sys::fsetxattr(file.as_fd(), &name, VALUE).map_err(|errno| failed("fsetxattr", &path, errno))?;
+            sys::fsetxattr(file.as_fd(), &name, VALUE).map_err(|errno| match errno {
+                Errno::OPNOTSUPP => WorkloadError::NoAttributes { name: name.to_string_lossy().into_owned() },
+                errno => failed("fsetxattr", &path, errno),
+            })?;
             list_length += name.as_bytes_with_nul().len();
         }
-        let name = CString::new(NAME).unwrap_or_default();
+        let name = CString::new(base).unwrap_or_default();
         Ok(Self { c_path: c_path(&path)?, path, file, name, list_length })
     }
 }

@@ -78,3 +78,55 @@ impl From<Exit> for ExitCode {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use kdelta_model::Verdict::{Equivalent, Identical, Improvement, Inconclusive, Invalid, Regression};
+
+    use super::*;
+
+    const DEMO: &str = include_str!("../../../reports/examples/demo.json");
+
+    /// How a run of two primary metrics ends when one has `verdict` and a boot of the child `outcome`.
+    fn exit(verdict: Verdict, outcome: Outcome) -> Exit {
+        let mut record: RunRecord = serde_json::from_str(DEMO).expect("a record");
+        record.comparisons[0].verdict = verdict;
+        let child = record.boots.iter_mut().find(|boot| boot.arm == 1).expect("a boot of the child");
+        child.outcome = outcome;
+        Exit::of(&record)
+    }
+
+    #[test]
+    fn the_worst_primary_verdict_decides() {
+        let fine = || Outcome::Completed;
+        assert_eq!(exit(Identical, fine()), Exit::NoRegression);
+        assert_eq!(exit(Equivalent { shift_likely: true }, fine()), Exit::NoRegression);
+        assert_eq!(exit(Improvement { beyond_margin: true }, fine()), Exit::NoRegression);
+        assert_eq!(exit(Regression { beyond_margin: false }, fine()), Exit::Regression);
+        let open = Inconclusive { more_boots: Some(4), within_placebo: false };
+        assert_eq!(exit(open, fine()), Exit::Inconclusive);
+        assert_eq!(exit(Invalid { reason: "a check failed".into() }, fine()), Exit::Inconclusive);
+    }
+
+    #[test]
+    fn a_kernel_or_a_host_that_failed_is_told_apart_when_the_verdict_is_void() {
+        let void = || Invalid { reason: "no boot gave a value".into() };
+        let message = || "x".to_owned();
+        assert_eq!(exit(void(), Outcome::BootFailed { message: message() }), Exit::Kernel);
+        assert_eq!(exit(void(), Outcome::KernelFailed { message: message() }), Exit::Kernel);
+        assert_eq!(exit(void(), Outcome::TimedOut { stage: message(), after_seconds: 600 }), Exit::Kernel);
+        assert_eq!(exit(void(), Outcome::HostFailed { message: message() }), Exit::Host);
+        assert_eq!(exit(void(), Outcome::WorkloadFailed { message: message() }), Exit::Inconclusive);
+        assert_eq!(exit(Identical, Outcome::HostFailed { message: message() }), Exit::NoRegression);
+    }
+
+    #[test]
+    fn a_metric_without_a_verdict_of_its_own_never_decides() {
+        let mut record: RunRecord = serde_json::from_str(DEMO).expect("a record");
+        record.comparisons.retain(|comparison| !comparison.primary);
+        for comparison in &mut record.comparisons {
+            comparison.verdict = Regression { beyond_margin: true };
+        }
+        assert_eq!(Exit::of(&record), Exit::NoRegression);
+    }
+}

@@ -2,6 +2,7 @@
 
 use annotate_snippets::{AnnotationKind, Level, Renderer, Snippet};
 use kdelta_engine::config::ConfigError;
+use kdelta_engine::journal::JournalError;
 use kdelta_engine::kernel::Owner;
 use kdelta_engine::run::RunError;
 
@@ -18,7 +19,7 @@ pub fn explain(error: &anyhow::Error) -> Exit {
         eprintln!("{}", snippet(path, *line, *column, message, text));
         return Exit::Usage;
     }
-    eprintln!("error: {error:#}");
+    eprintln!("error: {}", told(error));
     if config.is_some() {
         return Exit::Usage;
     }
@@ -29,9 +30,23 @@ pub fn explain(error: &anyhow::Error) -> Exit {
             Owner::Host => Exit::Host,
         },
         Some(RunError::Changed { .. } | RunError::NoKvm(_)) => Exit::Usage,
+        Some(RunError::Journal(JournalError::Exists(_) | JournalError::NoRun(_))) => Exit::Usage,
         Some(_) => Exit::Host,
         None => Exit::Usage,
     }
+}
+
+/// The error and its causes, but for those that the text before them quotes already.
+fn told(error: &anyhow::Error) -> String {
+    let mut text = String::new();
+    for cause in error.chain().map(ToString::to_string) {
+        if text.is_empty() {
+            text = cause;
+        } else if !text.contains(&cause) {
+            text = format!("{text}: {cause}");
+        }
+    }
+    text
 }
 
 /// The message with the line it is about.
@@ -42,7 +57,11 @@ fn snippet(path: &str, line: usize, column: usize, message: &str, text: &str) ->
     let offset: usize = line_text.chars().take(column.saturating_sub(1)).map(char::len_utf8).sum();
     let at = start + offset;
     let word = text.get(at..).unwrap_or_default();
-    let length = word.find(|c: char| c.is_whitespace() || ",:}]".contains(c)).unwrap_or(word.len());
+    let quoted = word.chars().next().filter(|first| "\"'".contains(*first));
+    let length = match quoted.and_then(|quote| word.get(1..)?.find([quote, '\n'])) {
+        Some(inside) => inside + 2,
+        None => word.find(|c: char| c.is_whitespace() || ",:}]".contains(c)).unwrap_or(word.len()),
+    };
     let end = (at + length.max(1)).min(text.len()).max(at);
     let report = &[Level::ERROR.primary_title(message).element(
         Snippet::source(text).path(path).annotation(AnnotationKind::Primary.span(at.min(end)..end)),

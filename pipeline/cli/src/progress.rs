@@ -127,7 +127,10 @@ fn line(text: &str) {
 }
 
 fn finished(stage: &str, took: Duration, detail: &str) -> String {
-    format!("{stage}: {detail} ({})", seconds(took))
+    match detail {
+        "" => format!("{stage}: done ({})", seconds(took)),
+        detail => format!("{stage}: {detail} ({})", seconds(took)),
+    }
 }
 
 /// `, about 40 s left`, once there is something to reckon from.

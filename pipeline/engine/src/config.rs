@@ -25,7 +25,9 @@ pub struct LoadedExperiment {
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
     /// The file cannot be read.
-    #[error("cannot read experiment {path}: {source}")]
+    #[error(
+        "cannot read experiment {path}: {source}; give the path of an experiment file (docs/experiments.md)"
+    )]
     Read {
         /// The file.
         path: String,
@@ -186,7 +188,12 @@ fn malformed(name: &str, text: &str, (line, column): (usize, usize), message: St
 
 /// A message of serde without the names of Rust's types.
 fn in_plain_words(message: &str) -> String {
-    const WORDS: [(&str, &str); 6] = [
+    const WORDS: [(&str, &str); 11] = [
+        ("did not find expected", "expected"),
+        ("flow sequence", "list in brackets"),
+        ("flow mapping", "mapping in braces"),
+        ("block collection", "list"),
+        ("block mapping", "mapping"),
         ("unknown variant", "unknown value"),
         ("expected u32", "expected a whole number"),
         ("expected u64", "expected a whole number"),
@@ -209,8 +216,7 @@ fn check_filled(name: &str, yaml: &str, known: &[&str]) -> Result<(), ConfigErro
         let place = (number + 1, line[..start].chars().count() + 1);
         let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
         let variable = &line[start + 2..start + length];
-        let message =
-            format!("there is no variable \"{variable}\"; variables of this experiment: {known}");
+        let message = format!("there is no variable \"{variable}\"; variables of this experiment: {known}");
         return Err(malformed(name, yaml, place, message));
     }
     Ok(())
@@ -272,7 +278,7 @@ arms:
         insta::assert_snapshot!(place("debian:linux-source-6.12", "debain:linux"), @r#"5:18 kernel.source: "debain:linux" is not a kernel: debian:linux-source-6.12, tarball:PATH, tarball:URL#sha256=HEX, git:REPOSITORY#REVISION, dir:PATH, image:PATH, deb:PATH or deb:PACKAGE"#);
         insta::assert_snapshot!(place("workload: create", "workload: create, rounds: many"), @r#"7:32 workloads[0].rounds: invalid type: string "many", expected a whole number"#);
         insta::assert_snapshot!(place("- {name: parent}", "- {name: parent, memory: 3GB}"), @r#"9:28 arms[0].memory: "3GB" is not a size with a unit, such as 512MiB or 2GiB"#);
-        insta::assert_snapshot!(place("name: small", "name: [small"), @"3:10 did not find expected ',' or ']', while parsing a flow sequence at line 2 column 7");
+        insta::assert_snapshot!(place("name: small", "name: [small"), @"3:10 expected ',' or ']', while parsing a list in brackets at line 2 column 7");
         insta::assert_snapshot!(place("- {name: parent}", "- {name: parent, filesystem: {type: xsf}}"), @"9:39 arms[0].filesystem.type: unknown value `xsf`, expected one of `tmpfs`, `xfs`, `ext4`, `btrfs`");
         insta::assert_snapshot!(place("- {name: parent}", "- {name: parent, disk: {type: nmve}}"), @"9:33 arms[0].disk.type: unknown value `nmve`, expected one of `none`, `ram`, `nvme`, `virtio-blk`");
         insta::assert_snapshot!(place("- {name: parent}", "- {name: parent, cpus: -1}"), @"9:26 arms[0].cpus: invalid type: integer `-1`, expected a whole number");

@@ -42,7 +42,7 @@ pub enum ImageError {
         source: std::io::Error,
     },
     /// A file cannot be read or written.
-    #[error("{action} {path}: {source}")]
+    #[error("cannot {action} {path}: {source}")]
     File {
         /// What was attempted.
         action: &'static str,

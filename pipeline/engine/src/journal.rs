@@ -21,7 +21,7 @@ pub struct RunFolder {
 #[derive(Debug, thiserror::Error)]
 pub enum JournalError {
     /// The file system says no.
-    #[error("{action} {path}: {source}")]
+    #[error("cannot {action} {path}: {source}")]
     File {
         /// What was attempted.
         action: &'static str,
@@ -36,6 +36,9 @@ pub enum JournalError {
     /// The folder holds no run.
     #[error("{0} holds no run (no session.json); give the folder that `kdelta run` printed")]
     NoRun(Utf8PathBuf),
+    /// The run has no record yet.
+    #[error("the run {0} is not finished; go on with: kdelta run --resume {0}")]
+    Unfinished(Utf8PathBuf),
     /// Another kdelta works on it.
     #[error("another kdelta works on {0}; wait for it to end")]
     Busy(Utf8PathBuf),
@@ -171,8 +174,15 @@ impl RunFolder {
 /// # Errors
 /// When there is none or it is of another version.
 pub fn read_finished(path: &Utf8Path) -> Result<RunRecord, JournalError> {
-    let path = if path.is_dir() { path.join(RECORD) } else { path.to_owned() };
-    read_record(&path)
+    if !path.is_dir() {
+        return read_record(path);
+    }
+    let record = path.join(RECORD);
+    match (record.exists(), path.join(SESSION).exists()) {
+        (true, _) => read_record(&record),
+        (false, true) => Err(JournalError::Unfinished(path.to_owned())),
+        (false, false) => Err(JournalError::NoRun(path.to_owned())),
+    }
 }
 
 fn read_record(path: &Utf8Path) -> Result<RunRecord, JournalError> {

@@ -115,7 +115,7 @@ pub enum KernelError {
         source_name: String,
     },
     /// A file of the cache or the build cannot be used.
-    #[error("{action} {path}: {source}")]
+    #[error("cannot {action} {path}: {source}")]
     File {
         /// What was attempted.
         action: &'static str,

@@ -278,7 +278,12 @@ fn probe_kvm(
         let result = qemu.boot(&spec, ctx.cancel, &|_| {})?;
         let answer = match result.outcome {
             Outcome::Completed => Ok(()),
-            outcome => Err(format!("a probe guest did not boot under KVM: {}", outcome.message())),
+            outcome => {
+                // The first lines tell; a report's first line must stay readable.
+                let message: String =
+                    outcome.message().lines().next().unwrap_or_default().chars().take(120).collect();
+                Err(format!("a probe guest did not boot under KVM: {message}"))
+            }
         };
         let detail = if answer.is_ok() { "KVM works" } else { "KVM does not work here" };
         Ok((answer, detail.to_owned()))

@@ -88,7 +88,8 @@ fn conclude(
     println!("report: {path}");
     println!("record: {}", folder.join("record.json"));
     for (stage, took, detail) in progress.stages() {
-        println!("  {:>12}  {stage}: {detail}", seconds(took));
+        let detail = if detail.is_empty() { String::new() } else { format!(": {detail}") };
+        println!("  {:>12}  {stage}{detail}", seconds(took));
     }
     println!("  {:>12}  in all", seconds(started.elapsed()));
     Ok(Exit::of(record))

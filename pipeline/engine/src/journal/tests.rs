@@ -123,6 +123,10 @@ fn a_folder_is_never_used_for_two_runs_and_needs_a_run_to_go_on_with() {
     let empty = bench.path.join("boots");
     let error = RunFolder::reopen(&empty).expect_err("no run").to_string();
     assert!(error.contains("holds no run (no session.json)"), "{error}");
-    let error = read_finished(&empty).expect_err("no record").to_string();
-    assert!(error.contains("record.json"), "{error}");
+    let error = read_finished(&empty).expect_err("no run").to_string();
+    assert!(error.contains("holds no run (no session.json)"), "{error}");
+    let error = read_finished(&bench.path).expect_err("no record").to_string();
+    assert!(error.contains("is not finished; go on with: kdelta run --resume"), "{error}");
+    let error = read_finished(&bench.path.join("nothing")).expect_err("no file").to_string();
+    assert!(error.starts_with("cannot read ") && error.contains("nothing: No such file"), "{error}");
 }

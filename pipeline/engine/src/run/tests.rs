@@ -340,7 +340,11 @@ fn a_job_differs_between_seeds_and_never_between_arms() {
     assert_eq!(of(0, 5), of(1, 5), "the guest does not know its side");
     let settles: BTreeSet<u64> = (0..8).map(|seed| of(0, seed).settle_us).collect();
     assert_eq!(settles.len(), 8, "each seed meets the timer tick at another phase");
-    assert!(settles.iter().all(|us| (SETTLE_INSTRUCTIONS_US..SETTLE_INSTRUCTIONS_US + PHASE_SPREAD_US).contains(us)));
+    assert!(
+        settles
+            .iter()
+            .all(|us| (SETTLE_INSTRUCTIONS_US..SETTLE_INSTRUCTIONS_US + PHASE_SPREAD_US).contains(us))
+    );
     assert!(of(0, u64::MAX).settle_us < SETTLE_INSTRUCTIONS_US + PHASE_SPREAD_US);
 }
 

@@ -47,7 +47,8 @@ factors:
 /// A fixed, irregular number in -1..1 for each seed and salt.
 #[expect(clippy::cast_precision_loss, reason = "24 bits")]
 fn scatter(seed: u64, salt: u64) -> f64 {
-    let mixed = (seed + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_add(salt.wrapping_mul(0xd1b5_4a32_d192_ed03));
+    let mixed =
+        (seed + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_add(salt.wrapping_mul(0xd1b5_4a32_d192_ed03));
     ((mixed ^ (mixed >> 29)).wrapping_mul(0xbf58_476d_1ce4_e5b9) >> 40) as f64 / f64::from(1_u32 << 23) - 1.0
 }
 
