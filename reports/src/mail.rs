@@ -149,7 +149,10 @@ fn verdict(record: &RunRecord, comparison: &Comparison) -> String {
         });
         facts.extend(estimate.p.map(|p| format!("p {p:.4}")));
         facts.extend(
-            estimate.ruled_out_percent.map(|limit| format!("ruled out: beyond +-{}", bare_percent(limit))),
+            estimate
+                .ruled_out_percent
+                .filter(|limit| *limit != 0.0)
+                .map(|limit| format!("ruled out: beyond +-{}", bare_percent(limit))),
         );
         facts.extend(
             estimate.detectable_percent.map(|limit| format!("detectable from {}", bare_percent(limit))),
@@ -199,7 +202,8 @@ fn sandwich(record: &RunRecord) -> Vec<Section> {
                 .iter()
                 .filter(|boot| boot.purpose == BootPurpose::Repeat && boot.arm == comparison.base)
                 .count();
-            table.row(["parent B".to_owned(), repeats.to_string(), String::new(), again]);
+            let none = String::new;
+            table.row(["parent B".to_owned(), repeats.to_string(), none(), none(), none(), again]);
         }
         let title = format!("{}: parent, child, parent", comparison.metric);
         let direction = match comparison.direction {

@@ -97,7 +97,10 @@ pub fn wrap(text: &str, first: &str, indent: &str) -> String {
         }
         let mut line = if number == 0 { first.to_owned() } else { indent.to_owned() };
         let mut empty = true;
+        // A number and its percent sign stay on one line.
+        let paragraph = paragraph.replace(" %", "\u{1}%");
         for word in paragraph.split_whitespace() {
+            let word = word.replace('\u{1}', " ");
             if !empty && line.chars().count() + 1 + word.chars().count() > WIDTH {
                 out.push_str(line.trim_end());
                 out.push('\n');
@@ -107,7 +110,7 @@ pub fn wrap(text: &str, first: &str, indent: &str) -> String {
             if !empty {
                 line.push(' ');
             }
-            line.push_str(word);
+            line.push_str(&word);
             empty = false;
         }
         out.push_str(line.trim_end());

@@ -44,7 +44,7 @@ impl Settings {
 
 /// Where the cache is.
 pub fn cache_root(global: &Global) -> anyhow::Result<Utf8PathBuf> {
-    if let Some(root) = &global.cache {
+    if let Some(root) = global.cache.as_ref().filter(|root| !root.as_str().is_empty()) {
         return Ok(root.clone());
     }
     let set = |name: &str| env::var(name).ok().filter(|value| !value.is_empty());

@@ -2,7 +2,7 @@
 //! tables and caveats. Read [`judge`] first. Everything here can be made again from the raw
 //! rounds of a run record.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use kdelta_model::{
     Arm, BootPurpose, BootRecord, Cell, Comparison, Determinism, Estimate, Factorial, MeasureMode, Metric,
@@ -302,13 +302,20 @@ impl<'a> Observations<'a> {
         })
     }
 
-    /// 2x2 tables of every primary metric, when there are two factors of two levels.
+    /// 2x2 tables of the phases that verdicts are about, when there are two factors of two levels.
     fn factorials(&self) -> Result<Vec<Factorial>, StatsError> {
         let Some(layout) = Layout::find(self.plan) else { return Ok(Vec::new()) };
         let mut tables = Vec::new();
-        for (metric, _) in metrics(&self.plan.arms[layout.cells[0]]) {
+        let all = metrics(&self.plan.arms[layout.cells[0]]);
+        let primary: BTreeSet<(&str, &str)> = all
+            .iter()
+            .filter(|(_, primary)| *primary)
+            .map(|(metric, _)| (metric.scenario.as_str(), metric.phase.as_str()))
+            .collect();
+        for (metric, _) in all.clone() {
             let shown = matches!(metric.kind, MetricKind::Elapsed | MetricKind::System);
-            if shown && layout.cells.iter().all(|arm| !self.values(*arm, &metric).is_empty()) {
+            let judged = primary.contains(&(metric.scenario.as_str(), metric.phase.as_str()));
+            if shown && judged && layout.cells.iter().all(|arm| !self.values(*arm, &metric).is_empty()) {
                 tables.push(self.factorial(&layout, metric)?);
             }
         }

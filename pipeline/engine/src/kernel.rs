@@ -191,8 +191,8 @@ pub fn make(
     if !request.source.is_compiled() {
         return ready_made(ctx, request, options);
     }
-    let tree = source::prepare(ctx, &request.source, options.refresh)?;
     let patches = patch::read(ctx, &request.patches)?;
+    let tree = source::prepare(ctx, &request.source, options.refresh)?;
     let recipe = Recipe::new(request, &tree, patches, &toolchain(ctx)?, options.folder)?;
     let target = ctx.cache.kernels().join(&recipe.fingerprint);
     let detail = format!("{} [{}]", tree.described, &recipe.fingerprint[..12]);
@@ -203,6 +203,25 @@ pub fn make(
         let kernel = build(ctx, label, request, &tree, &recipe, &target)?;
         Ok((kernel, "built".to_owned()))
     })
+}
+
+/// Finds out in seconds what would stop [`make`] after minutes: a source that does not exist, a
+/// fragment that cannot be read, a patch that does not apply.
+///
+/// # Errors
+/// As [`make`], but for the build itself.
+pub fn check(ctx: &Context, request: &KernelRequest, options: MakeOptions) -> Result<(), KernelError> {
+    if !request.source.is_compiled() {
+        return Ok(());
+    }
+    let patches = patch::read(ctx, &request.patches)?;
+    let tree = source::prepare(ctx, &request.source, options.refresh)?;
+    let recipe = Recipe::new(request, &tree, patches, &toolchain(ctx)?, options.folder)?;
+    if !recipe.patches.is_empty() && !ctx.cache.kernels().join(&recipe.fingerprint).is_dir() {
+        patch::apply(ctx, &tree.folder, &recipe.patches)?;
+        patch::restore(&tree.folder)?;
+    }
+    Ok(())
 }
 
 /// Everything that decides the bits of a build.

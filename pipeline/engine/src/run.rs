@@ -162,8 +162,8 @@ pub fn resume(ctx: &Context, folder: &Utf8Path, init: &Utf8Path) -> Result<RunRe
 }
 
 fn resume_unguarded(ctx: &Context, folder: &Utf8Path, init: &Utf8Path) -> Result<RunRecord, RunError> {
-    let qemu = Qemu::find(ctx.cancel)?;
     let (folder, session, boots) = RunFolder::reopen(folder)?;
+    let qemu = Qemu::find(ctx.cancel)?;
     unchanged("QEMU", &session.measure.qemu, &qemu.version)?;
     let made = Made::new(ctx, &session.plan, init, Utf8Path::new("/"), false)?;
     for (before, now) in session.kernels.iter().zip(&made.kernels) {
@@ -304,6 +304,11 @@ impl Made {
         folder: &Utf8Path,
         refresh: bool,
     ) -> Result<Self, RunError> {
+        // A patch that does not apply is told before the parent is built for minutes.
+        for request in &plan.kernels {
+            kernel::check(ctx, request, MakeOptions { folder, refresh, modules: &[] })
+                .map_err(|error| RunError::Kernel(Box::new(error)))?;
+        }
         let (mut kernels, mut images) = (Vec::new(), Vec::new());
         for index in 0..plan.kernels.len() {
             let (kernel, image) = Self::one(ctx, plan, index, init, folder, refresh)?;
@@ -567,11 +572,13 @@ impl<'a> Runner<'a> {
         let state = self.state.into_inner().unwrap_or_else(PoisonError::into_inner);
         match state.error {
             Some(error) => Err(error),
-            None if self.ctx.cancel.is_requested() => Err(RunError::Interrupted {
-                done: state.done.len(),
-                total,
-                folder: self.folder.path().to_owned(),
-            }),
+            None if state.done.len() < total && self.ctx.cancel.is_requested() => {
+                Err(RunError::Interrupted {
+                    done: state.done.len(),
+                    total,
+                    folder: self.folder.path().to_owned(),
+                })
+            }
             None => Ok(state.done),
         }
     }
@@ -608,10 +615,13 @@ impl<'a> Runner<'a> {
     }
 
     fn keep(&self, record: BootRecord) {
-        let written = self.folder.append(&record);
         let mut state = self.locked();
-        if let Err(error) = written {
-            state.error.get_or_insert(error.into());
+        // Nothing is written behind a line that a full disk cut short.
+        if state.error.is_some() {
+            return;
+        }
+        if let Err(error) = self.folder.append(&record) {
+            state.error = Some(error.into());
             return;
         }
         state.running.remove(&record.index);

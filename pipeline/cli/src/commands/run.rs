@@ -133,6 +133,13 @@ fn preview(plan: &Plan, global: &Global) -> String {
         count => FIRST_BUILD_SECONDS + NEXT_BUILD_SECONDS * (count - 1) as f64,
     };
     let boots = plan.boots.len() as f64 * BOOT_SECONDS / jobs as f64;
+    if compiled == 0 {
+        text.push_str(&format!(
+            "cost: no kernel to build, at least {} for booting, and what the workloads take\n",
+            seconds(std::time::Duration::from_secs_f64(boots)),
+        ));
+        return text;
+    }
     text.push_str(&format!(
         "cost: up to about {} for kernels that are not in the store yet, at least {} for booting, and what the workloads take\n",
         seconds(std::time::Duration::from_secs_f64(builds)),
