@@ -24,11 +24,12 @@ pub struct Args {
 #[command(next_help_heading = "Options of every command")]
 pub struct Global {
     /// Folder for sources, builds and images; may be deleted at any time
-    /// [default: $XDG_CACHE_HOME/kdelta or ~/.cache/kdelta]
-    #[arg(long, global = true, env = "KDELTA_CACHE", hide_env_values = true, value_name = "DIR")]
+    /// [default: $KDELTA_CACHE, $XDG_CACHE_HOME/kdelta or ~/.cache/kdelta]
+    #[arg(long, global = true, value_name = "DIR")]
     pub cache: Option<Utf8PathBuf>,
-    /// The guest's init [default: kdelta-init beside kdelta, in ../lib/kdelta, or in the build tree]
-    #[arg(long, global = true, env = "KDELTA_INIT", hide_env_values = true, value_name = "FILE")]
+    /// The guest's init [default: $KDELTA_INIT, or kdelta-init beside kdelta, in ../lib/kdelta, or in
+    /// the build tree]
+    #[arg(long, global = true, value_name = "FILE")]
     pub init: Option<Utf8PathBuf>,
     /// Parallel compiler jobs and guests [default: one per CPU]
     #[arg(short, long, global = true, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]

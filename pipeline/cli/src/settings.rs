@@ -42,12 +42,17 @@ impl Settings {
     }
 }
 
+/// An environment variable that is there and not empty. Read here and not by clap, whose usage
+/// messages would change with the environment.
+fn set(name: &str) -> Option<String> {
+    env::var(name).ok().filter(|value| !value.is_empty())
+}
+
 /// Where the cache is.
 pub fn cache_root(global: &Global) -> anyhow::Result<Utf8PathBuf> {
-    if let Some(root) = global.cache.as_ref().filter(|root| !root.as_str().is_empty()) {
-        return Ok(root.clone());
+    if let Some(root) = global.cache.clone().or_else(|| set("KDELTA_CACHE").map(Into::into)) {
+        return Ok(root);
     }
-    let set = |name: &str| env::var(name).ok().filter(|value| !value.is_empty());
     match (set("XDG_CACHE_HOME"), set("HOME")) {
         (Some(cache), _) => Ok(Utf8PathBuf::from(cache).join("kdelta")),
         (None, Some(home)) => Ok(Utf8PathBuf::from(home).join(".cache/kdelta")),
@@ -57,11 +62,11 @@ pub fn cache_root(global: &Global) -> anyhow::Result<Utf8PathBuf> {
 
 /// The guest's init: as told, beside this program, installed, or in the build tree.
 pub fn init(global: &Global) -> anyhow::Result<Utf8PathBuf> {
-    if let Some(path) = &global.init {
+    if let Some(path) = global.init.clone().or_else(|| set("KDELTA_INIT").map(Into::into)) {
         if !path.is_file() {
             bail!("--init {path}: there is no such file; build it with `make guest`");
         }
-        return Ok(path.clone());
+        return Ok(path);
     }
     let exe = env::current_exe().context("cannot tell where this program lies; name the init with --init")?;
     let exe = Utf8PathBuf::try_from(exe)?;

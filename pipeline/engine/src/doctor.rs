@@ -86,7 +86,6 @@ pub fn examine(cache: &Utf8Path) -> Vec<Check> {
             Err(_) => Check::bad(*header, "missing", install(package)),
         });
     }
-    checks.push(check_kvm());
     let memory = host::facts().memory_mib;
     checks.push(match memory {
         enough if enough >= MEMORY_MIB => Check::good("memory", format!("{enough} MiB")),
@@ -113,19 +112,17 @@ fn install(package: &str) -> String {
     format!("apt-get install {package}")
 }
 
-/// Whether the device can be opened. Only a boot tells whether it can run a kernel, and that needs
-/// one: every `auto` or `wall` run begins with such a probe.
-fn check_kvm() -> Check {
-    match fs::File::options().read(true).write(true).open("/dev/kvm") {
-        Ok(_) => Check::limited(
+/// What the KVM probe said; `None` when no kernel is in the store to boot yet.
+#[must_use]
+pub fn check_kvm(answer: Option<Result<(), String>>) -> Check {
+    const REMEDY: &str = "nothing to do for `measure: instructions`, which needs no KVM";
+    match answer {
+        Some(Ok(())) => Check::good("kvm", "a probe guest booted: wall time can be measured"),
+        Some(Err(why)) => Check::limited("kvm", format!("no wall time here: {why}"), REMEDY),
+        None => Check::limited(
             "kvm",
-            "/dev/kvm can be opened; whether a guest boots is probed at the start of each run that measures wall time",
-            "nothing to do: `measure: instructions` needs no KVM",
-        ),
-        Err(error) => Check::limited(
-            "kvm",
-            format!("/dev/kvm cannot be opened ({error}): no wall time here, instructions only"),
-            "load kvm_intel or kvm_amd and join the group kvm; `measure: instructions` needs neither",
+            "not probed: that takes a kernel to boot, and none is in the store yet",
+            "run `make demo` (or any experiment), then `kdelta doctor` again",
         ),
     }
 }

@@ -7,11 +7,12 @@ use std::time::Duration;
 
 use camino::{Utf8Path, Utf8PathBuf};
 use kdelta_model::{ConfigBase, Digest, KernelIdentity, KernelRequest};
+use kdelta_wire::ModuleJob;
 use object::{Object, ObjectSection};
 
 use crate::builtin::{self, BuiltinError};
 use crate::kconfig::{self, KconfigError};
-use crate::layout::{self, Context, Lock};
+use crate::layout::{self, Cache, Context, Lock};
 use crate::modules::{self, Module, ModuleError};
 use crate::patch::{self, Patch, PatchError};
 use crate::process::{ProcessError, Program};
@@ -592,6 +593,29 @@ fn boots_through_pvh(vmlinux: &[u8]) -> bool {
     let pattern = [4_u8, 0, 0, 0, 8, 0, 0, 0, 18, 0, 0, 0, b'X', b'e', b'n', 0];
     let short = [4_u8, 0, 0, 0, 4, 0, 0, 0, 18, 0, 0, 0, b'X', b'e', b'n', 0];
     vmlinux.windows(16).any(|bytes| bytes == pattern || bytes == short)
+}
+
+/// The modules as the init is told to load them.
+#[must_use]
+pub fn module_jobs(modules: &[Module]) -> Vec<ModuleJob> {
+    modules
+        .iter()
+        .map(|module| ModuleJob { file: format!("{}.ko", module.name), optional: module.optional })
+        .collect()
+}
+
+/// The kernel that was published last in the store, if any can be read.
+#[must_use]
+pub fn newest(cache: &Cache) -> Option<Kernel> {
+    let mut folders: Vec<(std::time::SystemTime, Utf8PathBuf)> = cache
+        .kernels()
+        .read_dir_utf8()
+        .ok()?
+        .flatten()
+        .filter_map(|entry| Some((entry.metadata().ok()?.modified().ok()?, entry.into_path())))
+        .collect();
+    folders.sort();
+    folders.into_iter().rev().find_map(|(_, folder)| load(&folder).ok())
 }
 
 /// BLAKE3 in hexadecimal.

@@ -27,6 +27,7 @@ pub mod layout;
 pub mod modules;
 pub mod patch;
 pub mod plan;
+pub mod probe;
 pub mod process;
 pub mod run;
 pub mod source;

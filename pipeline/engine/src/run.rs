@@ -12,7 +12,7 @@ use kdelta_model::{
     Arm, ArmRecord, BootPurpose, BootRecord, ConfigDifference, ExperimentRecord, MeasureChoice, MeasureMode,
     MeasureRecord, Outcome, Plan, PlannedBoot, RECORD_VERSION, RunRecord,
 };
-use kdelta_wire::{DiskKind, FilesystemKind, JOB_VERSION, Job, ModuleJob};
+use kdelta_wire::{DiskKind, FilesystemKind, JOB_VERSION, Job};
 
 use crate::compare;
 use crate::config::{ConfigError, LoadedExperiment};
@@ -22,6 +22,7 @@ use crate::journal::{JournalError, RunFolder};
 use crate::kernel::{self, Kernel, KernelError, MakeOptions};
 use crate::layout::Context;
 use crate::plan;
+use crate::probe::{self, ProbeError};
 use crate::process::ProcessError;
 use crate::vm::{self, BootSpec, Deadlines, Guest, Qemu, QemuMissing};
 
@@ -34,8 +35,6 @@ const SETTLE_WALL_US: u64 = 2_000_000;
 /// at another phase. A prime stride spreads neighbouring seeds.
 const PHASE_SPREAD_US: u64 = 10_000;
 const PHASE_STRIDE_US: u64 = 3_907;
-/// A KVM guest that works reaches its end within a second or two.
-const PROBE_DEADLINE: Duration = Duration::from_secs(20);
 /// Boots of one arm that may fail before the rest of its boots is skipped: a kernel that panics
 /// twice will panic again.
 const FAILURES_PER_ARM: usize = 2;
@@ -72,6 +71,9 @@ pub enum RunError {
     /// The initramfs could not be made.
     #[error(transparent)]
     Image(#[from] ImageError),
+    /// The KVM probe could not be made.
+    #[error(transparent)]
+    Probe(#[from] ProbeError),
     /// The run folder cannot be used.
     #[error(transparent)]
     Journal(#[from] JournalError),
@@ -231,63 +233,17 @@ fn decide(ctx: &Context, request: &RunRequest, qemu: &Qemu) -> Result<(MeasureRe
     }
 }
 
-/// Boots the first kernel under KVM with nothing to do; the inner error says why that failed.
+/// Whether the first kernel boots under KVM; the inner error says why not.
 fn probe(
     ctx: &Context,
     request: &RunRequest,
     plan: &Plan,
     qemu: &Qemu,
 ) -> Result<Result<(), String>, RunError> {
-    if let Err(error) = fs::File::options().read(true).write(true).open("/dev/kvm") {
-        return Ok(Err(format!("/dev/kvm cannot be opened: {error}")));
-    }
     let Some(arm) = plan.arms.first() else { return Ok(Err("there is nothing to boot".to_owned())) };
-    let made = Made::one(ctx, plan, arm.kernel, request.init, &request.experiment.folder, request.refresh)?;
-    probe_kvm(ctx, qemu, arm, &made)
-}
-
-fn probe_kvm(
-    ctx: &Context,
-    qemu: &Qemu,
-    arm: &Arm,
-    made: &(Kernel, GuestImage),
-) -> Result<Result<(), String>, RunError> {
-    let (kernel, image) = made;
-    let scratch = ctx.cache.scratch().map_err(|source| JournalError::File {
-        action: "create a folder in",
-        path: ctx.cache.root().to_owned(),
-        source,
-    })?;
-    let mut job = job(arm, 0, MeasureMode::Wall, kernel);
-    job.scenarios.clear();
-    job.settle_us = 0;
-    let initramfs = scratch.path().join("initramfs");
-    image::with_job(image, &job, &initramfs)?;
-    let spec = BootSpec {
-        arm,
-        kernel: &kernel.image,
-        kernel_hz: None,
-        initramfs: &initramfs,
-        mode: MeasureMode::Wall,
-        seed: 0,
-        folder: scratch.path(),
-        deadlines: Deadlines { boot: PROBE_DEADLINE, stage: PROBE_DEADLINE, wall_factor: 1 },
-        pins: &[],
-    };
-    ctx.stage("kvm probe", "a guest must boot under KVM", || {
-        let result = qemu.boot(&spec, ctx.cancel, &|_| {})?;
-        let answer = match result.outcome {
-            Outcome::Completed => Ok(()),
-            outcome => {
-                // The first lines tell; a report's first line must stay readable.
-                let message: String =
-                    outcome.message().lines().next().unwrap_or_default().chars().take(120).collect();
-                Err(format!("a probe guest did not boot under KVM: {message}"))
-            }
-        };
-        let detail = if answer.is_ok() { "KVM works" } else { "KVM does not work here" };
-        Ok((answer, detail.to_owned()))
-    })
+    let folder = &request.experiment.folder;
+    let (kernel, _) = Made::one(ctx, plan, arm.kernel, request.init, folder, request.refresh)?;
+    Ok(probe::kvm(ctx, qemu, &kernel, request.init)?)
 }
 
 /// Kernels and guest images of a plan.
@@ -371,11 +327,7 @@ fn job(arm: &Arm, seed: u64, mode: MeasureMode, kernel: &Kernel) -> Job {
         seed,
         settle_us: settle + seed.wrapping_mul(PHASE_STRIDE_US) % PHASE_SPREAD_US,
         cpu: Some(0),
-        modules: kernel
-            .modules
-            .iter()
-            .map(|module| ModuleJob { file: format!("{}.ko", module.name), optional: module.optional })
-            .collect(),
+        modules: kernel::module_jobs(&kernel.modules),
         disk: arm.guest.disk.kind,
         filesystem: arm.filesystem.clone(),
         scenarios: arm.scenarios.clone(),
