@@ -1,6 +1,6 @@
 //! Reads a guest's console: which stage the init reached, and what the kernel complained of.
 //! Read [`scan`] first; to add a pattern, put a log into `testdata/console/` and then an entry
-//! into [`PATTERNS`].
+//! into `PATTERNS`.
 
 use kdelta_model::ConsoleFinding;
 use kdelta_wire::STAGE_PREFIX;

@@ -1,5 +1,5 @@
 //! Writes the archive that a kernel unpacks into its first root folder: a cpio in the `newc` format,
-//! whose bytes depend on its entries alone. Read [`Entry`] first, then [`write`].
+//! whose bytes depend on its entries alone. Read [`Entry`] first, then [`write()`].
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -134,11 +134,11 @@ pub fn write(ctx: &Context<'_>, entries: &[Entry], out: &Utf8Path) -> Result<u64
     Ok(counted.bytes)
 }
 
-/// One more archive, to be appended to a root made by [`write`]: `entries` and their parent folders,
+/// One more archive, to be appended to a root made by [`write()`]: `entries` and their parent folders,
 /// nothing else.
 ///
 /// # Errors
-/// As [`write`].
+/// As [`write()`].
 pub fn segment(entries: &[Entry]) -> Result<Vec<u8>, InitramfsError> {
     let mut counted = Counted { inner: Vec::new(), bytes: 0 };
     let all: Vec<&Entry> = entries.iter().collect();
