@@ -7,7 +7,7 @@ use std::sync::atomic::AtomicBool;
 use anyhow::{Context as _, bail};
 use camino::{Utf8Path, Utf8PathBuf};
 use kdelta_engine::layout::Cache;
-use kdelta_engine::{Cancel, host};
+use kdelta_engine::{Cancel, host, image};
 
 use crate::args::Global;
 
@@ -76,7 +76,9 @@ pub fn init(global: &Global) -> anyhow::Result<Utf8PathBuf> {
         .into_iter()
         .chain(folder.ancestors().skip(1).map(|above| above.join(&build_tree)));
     let tried: Vec<Utf8PathBuf> = candidates.collect();
-    match tried.iter().find(|path| path.is_file()) {
+    // A plain `cargo build` leaves a dynamic kdelta-init beside kdelta, which no guest can run.
+    let usable = |path: &&Utf8PathBuf| std::fs::read(path).is_ok_and(|bytes| image::is_static(&bytes));
+    match tried.iter().find(usable) {
         Some(path) => Ok(path.clone()),
         None => bail!(
             "the guest's init is not built (looked for {} and the build tree); run `make guest`, or name it with --init",

@@ -8,6 +8,9 @@ use std::io::Write;
 use camino::{Utf8Path, Utf8PathBuf};
 use kdelta_model::Digest;
 use kdelta_wire::{FilesystemKind, JOB_PATH, Job, MODULE_DIR};
+use object::Endianness;
+use object::elf::{FileHeader64, PT_INTERP};
+use object::read::elf::{FileHeader, ProgramHeader};
 
 use crate::initramfs::{self, Content, Entry, InitramfsError};
 use crate::kernel::digest_of;
@@ -40,6 +43,14 @@ pub enum ImageError {
         path: Utf8PathBuf,
         /// Why.
         source: std::io::Error,
+    },
+    /// The init needs a dynamic loader, which no guest has.
+    #[error(
+        "{path} is not a static executable, and a guest has no dynamic loader; build the init with `make guest`"
+    )]
+    NotStatic {
+        /// The init.
+        path: Utf8PathBuf,
     },
     /// A file cannot be read or written.
     #[error("cannot {action} {path}: {source}")]
@@ -74,6 +85,9 @@ pub fn make(
     refresh: bool,
 ) -> Result<GuestImage, ImageError> {
     let program = fs::read(init).map_err(|source| ImageError::Init { path: init.to_owned(), source })?;
+    if !is_static(&program) {
+        return Err(ImageError::NotStatic { path: init.to_owned() });
+    }
     let init_digest = digest_of(&program);
     let mut key = blake3::Hasher::new();
     key.update(init_digest.0.as_bytes());
@@ -99,6 +113,15 @@ pub fn make(
     Ok(GuestImage { digest: digest_of(&bytes), path, init_digest, userland: userland.packages })
 }
 
+/// Whether `program` is an ELF executable that asks for no dynamic loader (PT_INTERP, elf(5)).
+#[must_use]
+pub fn is_static(program: &[u8]) -> bool {
+    let Ok(header) = FileHeader64::<Endianness>::parse(program) else { return false };
+    let Ok(endian) = header.endian() else { return false };
+    let Ok(segments) = header.program_headers(endian, program) else { return false };
+    !segments.is_empty() && segments.iter().all(|segment| segment.p_type(endian) != PT_INTERP)
+}
+
 /// Writes `image` with `job` added as a second archive, which the kernel unpacks after the first
 /// (Documentation/driver-api/early-userspace/buffer-format.rst).
 ///
@@ -112,4 +135,18 @@ pub fn with_job(image: &GuestImage, job: &Job, out: &Utf8Path) -> Result<(), Ima
     fs::copy(&image.path, out).map_err(error("copy the initramfs to"))?;
     let mut file = File::options().append(true).open(out).map_err(error("open"))?;
     file.write_all(&segment).map_err(error("write"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_program_that_needs_a_loader_is_told_from_one_that_does_not() {
+        let ours = fs::read("/proc/self/exe").expect("this test");
+        assert!(!is_static(&ours), "tests are linked dynamically");
+        assert!(!is_static(b"#!/bin/sh\n"));
+        assert!(!is_static(b"\x7fELF"));
+        assert!(!is_static(&[]));
+    }
 }
