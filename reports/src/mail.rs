@@ -111,7 +111,10 @@ fn verdicts(record: &RunRecord) -> String {
     let primary = record.comparisons.iter().filter(|comparison| comparison.primary);
     let list: Vec<String> = primary.map(|comparison| verdict(record, comparison)).collect();
     if list.is_empty() {
-        return "VERDICT: none, the experiment has only one arm.".to_owned();
+        let failed = record.boots.iter().find(|boot| boot.outcome != Outcome::Completed);
+        let failed = failed.map(|boot| format!(" Boot {} failed: {}", boot.index, boot.outcome.message()));
+        let text = "VERDICT: none, nothing was compared.".to_owned() + &failed.unwrap_or_default();
+        return wrap(&text, "", "    ");
     }
     list.join("\n")
 }
@@ -408,7 +411,7 @@ fn identity_table(
     field("source digest", base.source_digest.short().to_owned(), other.source_digest.short().to_owned());
     if base.commit.is_some() || other.commit.is_some() {
         let commit = |identity: &KernelIdentity| {
-            identity.commit.as_deref().map_or_else(none, |id| id[..id.len().min(12)].to_owned())
+            identity.commit.as_deref().map_or_else(none, |id| id.get(..12).unwrap_or(id).to_owned())
         };
         field("commit", commit(base), commit(other));
     }
@@ -425,7 +428,7 @@ fn identity_table(
     field("build stamp", base.build_stamp.clone(), other.build_stamp.clone());
     field("image", base.image_digest.short().to_owned(), other.image_digest.short().to_owned());
     let build_id = |identity: &KernelIdentity| {
-        identity.build_id.as_deref().map_or_else(none, |id| id[..id.len().min(12)].to_owned())
+        identity.build_id.as_deref().map_or_else(none, |id| id.get(..12).unwrap_or(id).to_owned())
     };
     field("build id", build_id(base), build_id(other));
     if let (Some(one), Some(other)) = (record.arms.get(base_arm), record.arms.get(other_arm)) {

@@ -34,8 +34,9 @@ impl Exit {
             let of_arm = |c: &&kdelta_model::Comparison| c.primary && (c.base == arm || c.arm == arm);
             record.comparisons.iter().filter(of_arm).any(|c| matches!(c.verdict, Verdict::Invalid { .. }))
         };
+        let compared = verdicts().next().is_some();
         let ended = |fits: fn(&Outcome) -> bool| {
-            record.boots.iter().any(|boot| invalid(boot.arm) && fits(&boot.outcome))
+            record.boots.iter().any(|boot| (!compared || invalid(boot.arm)) && fits(&boot.outcome))
         };
         if ended(|outcome| {
             matches!(
@@ -50,6 +51,9 @@ impl Exit {
         }
         if verdicts().any(|verdict| matches!(verdict, Verdict::Inconclusive { .. } | Verdict::Invalid { .. }))
         {
+            return Self::Inconclusive;
+        }
+        if !compared && ended(|outcome| matches!(outcome, Outcome::WorkloadFailed { .. })) {
             return Self::Inconclusive;
         }
         Self::NoRegression
@@ -128,5 +132,19 @@ mod tests {
             comparison.verdict = Regression { beyond_margin: true };
         }
         assert_eq!(Exit::of(&record), Exit::NoRegression);
+    }
+
+    #[test]
+    fn without_a_comparison_the_boots_decide() {
+        let mut record: RunRecord = serde_json::from_str(DEMO).expect("a record");
+        record.comparisons.clear();
+        assert_eq!(Exit::of(&record), Exit::NoRegression);
+        let message = || "x".to_owned();
+        record.boots[0].outcome = Outcome::WorkloadFailed { message: message() };
+        assert_eq!(Exit::of(&record), Exit::Inconclusive);
+        record.boots[0].outcome = Outcome::HostFailed { message: message() };
+        assert_eq!(Exit::of(&record), Exit::Host);
+        record.boots[0].outcome = Outcome::KernelFailed { message: message() };
+        assert_eq!(Exit::of(&record), Exit::Kernel);
     }
 }

@@ -7,6 +7,7 @@ use kdelta_engine::kernel::Owner;
 use kdelta_engine::run::RunError;
 
 use crate::exit::Exit;
+use crate::terminal::tell;
 
 /// Prints `error` with its chain, and says how the program ends.
 pub fn explain(error: &anyhow::Error) -> Exit {
@@ -16,10 +17,10 @@ pub fn explain(error: &anyhow::Error) -> Exit {
         None => cause.downcast_ref::<ConfigError>(),
     });
     if let Some(ConfigError::Malformed { path, line, column, message, text }) = config {
-        eprintln!("{}", snippet(path, *line, *column, message, text));
+        tell(snippet(path, *line, *column, message, text));
         return Exit::Usage;
     }
-    eprintln!("error: {}", told(error));
+    tell(format!("error: {}", told(error)));
     if config.is_some() {
         return Exit::Usage;
     }
@@ -30,10 +31,22 @@ pub fn explain(error: &anyhow::Error) -> Exit {
             Owner::Host => Exit::Host,
         },
         Some(RunError::Changed { .. } | RunError::NoKvm(_)) => Exit::Usage,
-        Some(RunError::Journal(JournalError::Exists(_) | JournalError::NoRun(_))) => Exit::Usage,
+        Some(RunError::Journal(
+            JournalError::Exists(_)
+            | JournalError::NotEmpty(_)
+            | JournalError::NoRun(_)
+            | JournalError::Busy(_),
+        )) => Exit::Usage,
         Some(_) => Exit::Host,
+        // A name that leads nowhere was typed wrong; anything else is trouble with this machine.
+        None if error.chain().any(is_machine_trouble) => Exit::Host,
         None => Exit::Usage,
     }
+}
+
+fn is_machine_trouble(cause: &(dyn std::error::Error + 'static)) -> bool {
+    let error = cause.downcast_ref::<std::io::Error>();
+    error.is_some_and(|error| error.kind() != std::io::ErrorKind::NotFound)
 }
 
 /// The error and its causes, but for those that the text before them quotes already.
@@ -62,7 +75,9 @@ fn snippet(path: &str, line: usize, column: usize, message: &str, text: &str) ->
         Some(inside) => inside + 2,
         None => word.find(|c: char| c.is_whitespace() || ",:}]".contains(c)).unwrap_or(word.len()),
     };
-    let end = (at + length.max(1)).min(text.len()).max(at);
+    // At least the first character, whole.
+    let first = word.chars().next().map_or(0, char::len_utf8);
+    let end = at + length.max(first);
     let report = &[Level::ERROR.primary_title(message).element(
         Snippet::source(text).path(path).annotation(AnnotationKind::Primary.span(at.min(end)..end)),
     )];

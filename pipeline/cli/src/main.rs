@@ -8,6 +8,7 @@ mod exit;
 mod hints;
 mod progress;
 mod settings;
+mod terminal;
 
 use std::process::ExitCode;
 
@@ -21,19 +22,20 @@ fn main() -> ExitCode {
         Ok(args) => args,
         Err(error) => {
             let _ = error.print();
-            let wrong = error.use_stderr();
-            return if wrong { Exit::Usage.into() } else { Exit::NoRegression.into() };
+            let exit = if error.use_stderr() { Exit::Usage } else { Exit::NoRegression };
+            // The line could not be read, but `git bisect run` must not take it for a bad commit.
+            let bisect = std::env::args_os().any(|word| word == "--bisect-exit");
+            return if bisect { exit.for_bisect() } else { exit.into() };
         }
     };
     let bisect = args.global.bisect_exit;
-    match run(&args) {
-        Ok(exit) if bisect => exit.for_bisect(),
-        Ok(exit) => exit.into(),
-        Err(error) => {
-            let exit = hints::explain(&error);
-            if bisect { exit.for_bisect() } else { exit.into() }
-        }
-    }
+    // A panic is a fault of kdelta, never evidence about a commit.
+    let exit = match std::panic::catch_unwind(|| run(&args)) {
+        Ok(Ok(exit)) => exit,
+        Ok(Err(error)) => hints::explain(&error),
+        Err(_) => Exit::Host,
+    };
+    if bisect { exit.for_bisect() } else { exit.into() }
 }
 
 fn run(args: &Args) -> anyhow::Result<Exit> {

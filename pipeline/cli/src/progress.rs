@@ -2,12 +2,14 @@
 //! request. Read [`Progress`] first.
 
 use std::collections::BTreeMap;
-use std::io::{IsTerminal, Write};
+use std::io::IsTerminal;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
 use kdelta_engine::{Event, EventSink};
+
+use crate::terminal::{clean, tell};
 
 /// Time between two plain lines about one stage.
 const PLAIN_INTERVAL: Duration = Duration::from_secs(15);
@@ -54,8 +56,8 @@ impl Progress {
                 let bar = all.add(ProgressBar::new_spinner());
                 bar.enable_steady_tick(Duration::from_millis(200));
                 bar.set_style(spinner());
-                bar.set_prefix(stage.clone());
-                bar.set_message(detail.clone());
+                bar.set_prefix(clean(stage));
+                bar.set_message(clean(detail));
                 bars.insert(stage.clone(), bar);
             }
             Event::StageProgress { stage, done, total, detail } => {
@@ -65,15 +67,15 @@ impl Progress {
                     bar.set_style(counter());
                 }
                 bar.set_position(*done);
-                bar.set_message(detail.clone());
+                bar.set_message(clean(detail));
             }
             Event::StageFinished { stage, took, detail } => {
                 if let Some(bar) = bars.remove(stage) {
                     bar.finish_and_clear();
                 }
-                let _ = all.println(finished(stage, *took, detail));
+                let _ = all.println(clean(&finished(stage, *took, detail)));
             }
-            Event::Warning { text } => drop(all.println(format!("warning: {text}"))),
+            Event::Warning { text } => drop(all.println(clean(&format!("warning: {text}")))),
         }
     }
 
@@ -123,7 +125,7 @@ impl EventSink for Progress {
 
 /// One whole line at once, so that threads do not mix theirs.
 fn line(text: &str) {
-    let _ = std::io::stderr().write_all(format!("{text}\n").as_bytes());
+    tell(text);
 }
 
 fn finished(stage: &str, took: Duration, detail: &str) -> String {

@@ -69,7 +69,9 @@ pub enum ConfigError {
         known: String,
     },
     /// A value that YAML would read as something else.
-    #[error("--set {name}={value}: quotes, line breaks, \": \" and \" #\" cannot be part of a value")]
+    #[error(
+        "--set {name}={value}: a value cannot be empty, begin like a YAML structure, or hold quotes, backslashes, control characters, \": \" or \" #\""
+    )]
     Value {
         /// The variable.
         name: String,
@@ -143,7 +145,12 @@ pub fn parse(
                 description: meaning.description.clone(),
             });
         };
-        let hostile = value.contains(['"', '\'', '\n', '\r']) || value.contains(": ") || value.contains(" #");
+        let hostile = value.is_empty()
+            || value.contains(['"', '\'', '\\'])
+            || value.chars().any(char::is_control)
+            || value.starts_with(['[', '{', '&', '*', '!', '|', '>', '%', '@', '`', '-', '?', ' '])
+            || value.contains(": ")
+            || value.contains(" #");
         if hostile {
             return Err(ConfigError::Value { name: variable.clone(), value: value.clone() });
         }

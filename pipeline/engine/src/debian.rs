@@ -242,7 +242,7 @@ impl State {
             fs::create_dir_all(folder.join(part)).map_err(|source| create(&folder, source))?;
         }
         let lock = folder.join("lock");
-        let lock = Lock::acquire(&lock, || {
+        let lock = Lock::acquire(&lock, ctx.cancel, || {
             ctx.progress(LISTS_STAGE, 0, None, "waiting for another kdelta that fetches packages");
         })
         .map_err(|source| create(&lock, source))?;

@@ -353,7 +353,7 @@ impl Repository {
 
     fn lock(&self, ctx: &Context<'_>) -> Result<Lock, GitError> {
         let path = self.folder.join("repo.lock");
-        Lock::acquire(&path, || ctx.progress(STAGE, 0, None, "waiting for another kdelta that fetches"))
+        Lock::acquire(&path, ctx.cancel, || ctx.warn("waiting for another kdelta that fetches"))
             .map_err(|source| io_error("lock", &path, source))
     }
 

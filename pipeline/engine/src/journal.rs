@@ -1,6 +1,7 @@
 //! The run folder: what was decided, and every boot that ended, one line each. A crash at any
 //! point loses at most the boots that were running. Read [`RunFolder`] first.
 
+use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::{self, Write};
 
@@ -8,6 +9,8 @@ use camino::{Utf8Path, Utf8PathBuf};
 use kdelta_model::{BootRecord, RECORD_VERSION, RunRecord};
 
 use crate::layout::{Lock, write_atomically};
+
+mod validate;
 
 /// A run folder, locked while this lives: two kdelta never work on one run.
 #[derive(Debug)]
@@ -33,6 +36,9 @@ pub enum JournalError {
     /// The folder of a new run exists.
     #[error("{0} exists already; go on with `--resume {0}`, or choose another folder with --out")]
     Exists(Utf8PathBuf),
+    /// The folder of a new run holds something else.
+    #[error("{0} is not empty; choose another run folder with --out")]
+    NotEmpty(Utf8PathBuf),
     /// The folder holds no run.
     #[error("{0} holds no run (no session.json); give the folder that `kdelta run` printed")]
     NoRun(Utf8PathBuf),
@@ -71,12 +77,15 @@ impl RunFolder {
     /// Says early, before anything slow, that a run folder is taken.
     ///
     /// # Errors
-    /// When `path` holds a run.
+    /// When `path` is a file, holds anything, or cannot be made.
     pub fn check_new(path: &Utf8Path) -> Result<(), JournalError> {
-        if path.join(SESSION).exists() {
-            return Err(JournalError::Exists(path.to_owned()));
+        fs::create_dir_all(path).map_err(|source| file_error("make the run folder", path, source))?;
+        let mut entries = fs::read_dir(path).map_err(|source| file_error("look into", path, source))?;
+        match entries.next() {
+            None => Ok(()),
+            Some(_) if path.join(SESSION).exists() => Err(JournalError::Exists(path.to_owned())),
+            Some(_) => Err(JournalError::NotEmpty(path.to_owned())),
         }
-        Ok(())
     }
 
     /// Opens a run to go on with it: the session and the boots that ended. A last line torn by a
@@ -90,8 +99,14 @@ impl RunFolder {
         }
         let session: RunRecord = read_record(&path.join(SESSION))?;
         let folder = Self::open_locked(path)?;
-        let boots = folder.read_journal()?;
-        Ok((folder, session, boots))
+        let mut boots: BTreeMap<usize, BootRecord> = BTreeMap::new();
+        for boot in folder.read_journal()? {
+            validate::planned(&session.plan, &boot)
+                .map_err(|message| JournalError::Malformed { path: path.join(JOURNAL), message })?;
+            // A boot that the host spoiled may have been done again: the last line counts.
+            boots.insert(boot.index, boot);
+        }
+        Ok((folder, session, boots.into_values().collect()))
     }
 
     /// The folder.
@@ -200,7 +215,9 @@ fn read_record(path: &Utf8Path) -> Result<RunRecord, JournalError> {
             versioned.version
         )));
     }
-    serde_json::from_slice(&text).map_err(|error| malformed(error.to_string()))
+    let record: RunRecord = serde_json::from_slice(&text).map_err(|error| malformed(error.to_string()))?;
+    validate::record(&record).map_err(malformed)?;
+    Ok(record)
 }
 
 fn write_json(path: &Utf8Path, record: &RunRecord) -> Result<(), JournalError> {

@@ -3,7 +3,7 @@
 
 use std::fs::{self, File};
 use std::io;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use camino::{Utf8Path, Utf8PathBuf};
 
@@ -183,15 +183,23 @@ impl Lock {
     /// Waits for the lock at `path`, calling `waiting` once if somebody else holds it.
     ///
     /// # Errors
-    /// When the file cannot be opened or locked.
-    pub fn acquire(path: &Utf8Path, waiting: impl FnOnce()) -> io::Result<Self> {
+    /// When the file cannot be opened or locked, or (as `Interrupted`) when the user asks to stop.
+    pub fn acquire(path: &Utf8Path, cancel: &Cancel, waiting: impl FnOnce()) -> io::Result<Self> {
+        /// How often the lock is tried.
+        const POLL: Duration = Duration::from_millis(100);
         if let Some(lock) = Self::try_acquire(path)? {
             return Ok(lock);
         }
         waiting();
-        let file = File::options().write(true).open(path)?;
-        file.lock()?;
-        Ok(Self { file })
+        loop {
+            std::thread::sleep(POLL);
+            if cancel.is_requested() {
+                return Err(io::Error::new(io::ErrorKind::Interrupted, "stopped on request"));
+            }
+            if let Some(lock) = Self::try_acquire(path)? {
+                return Ok(lock);
+            }
+        }
     }
 
     /// The lock at `path`, or `None` when somebody else holds it.

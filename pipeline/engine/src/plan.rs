@@ -27,6 +27,14 @@ const SEEDS: u32 = 8;
 const PAIRS: u32 = 5;
 /// More boots than this per arm are a slip of the pen.
 const MOST_BOOTS: u32 = 1000;
+/// More arms than this cannot be read in one table.
+const MOST_ARMS: usize = 64;
+/// More boots than this in all take weeks.
+const MOST_BOOTS_IN_ALL: u64 = 20_000;
+/// More rounds than this in one boot belong into more boots.
+const MOST_ROUNDS: u32 = 1000;
+/// A week.
+const LONGEST_DEADLINE_SECONDS: u64 = 7 * 24 * 3600;
 /// A guest that computes for ten minutes without reaching its next stage hangs.
 const STAGE_DEADLINE_SECONDS: u64 = 600;
 
@@ -61,8 +69,15 @@ pub fn make(loaded: &LoadedExperiment, mode: MeasureMode) -> Result<Plan, Config
         ));
     }
     let deadline_seconds = experiment.deadline_seconds.unwrap_or(STAGE_DEADLINE_SECONDS);
-    if deadline_seconds == 0 {
-        return Err(ConfigError::invalid("deadline_seconds", "0 gives a guest no time at all"));
+    if deadline_seconds == 0 || deadline_seconds > LONGEST_DEADLINE_SECONDS {
+        let message = format!("{deadline_seconds} s; 1 to {LONGEST_DEADLINE_SECONDS} are possible");
+        return Err(ConfigError::invalid("deadline_seconds", message));
+    }
+    let repeats = u64::from(experiment.repeats.unwrap_or(1));
+    let in_all = (u64::from(boots) + repeats) * planner.arms.len() as u64;
+    if in_all > MOST_BOOTS_IN_ALL {
+        let message = format!("{in_all} boots in all, at most {MOST_BOOTS_IN_ALL} are possible");
+        return Err(ConfigError::invalid("boots, repeats", message));
     }
     let order = match mode {
         MeasureMode::Instructions => by_seed(&planner.arms, boots, experiment),
@@ -99,6 +114,9 @@ fn arm_settings(experiment: &Experiment) -> Result<Vec<NamedSettings>, ConfigErr
             "arms",
             "nothing to compare: list arms, or factors whose levels are crossed into arms",
         )),
+        (false, true) if experiment.arms.len() > MOST_ARMS => {
+            Err(ConfigError::invalid("arms", format!("{} arms; at most {MOST_ARMS}", experiment.arms.len())))
+        }
         (false, true) => {
             let arms = experiment.arms.iter().enumerate();
             Ok(arms.map(|(i, arm)| (format!("arms[{i}]"), BTreeMap::new(), arm.over(&common))).collect())
@@ -114,6 +132,12 @@ fn crossed(experiment: &Experiment, common: &ArmSettings) -> Result<Vec<NamedSet
         let place = format!("factors[{f}]");
         if factor.levels.is_empty() {
             return Err(ConfigError::invalid(place, format!("factor {} has no levels", factor.factor)));
+        }
+        if arms.len() * factor.levels.len() > MOST_ARMS {
+            return Err(ConfigError::invalid(
+                place,
+                format!("the factors cross to more than {MOST_ARMS} arms"),
+            ));
         }
         let mut next = Vec::new();
         for (name, levels, below) in &arms {
@@ -191,6 +215,9 @@ impl Planner<'_> {
         fragments: &[String],
     ) -> Result<(), ConfigError> {
         let name = settings.name.clone().ok_or_else(|| ConfigError::invalid(place, "an arm needs a name"))?;
+        if name.trim().is_empty() || name.chars().any(char::is_control) {
+            return Err(ConfigError::invalid(place, format!("{name:?} cannot be the name of an arm")));
+        }
         if self.arms.iter().any(|arm| arm.name == name) {
             return Err(ConfigError::invalid(place, format!("two arms are called {name:?}")));
         }
@@ -346,6 +373,12 @@ fn scenarios(
     let mut used = BTreeSet::new();
     for (index, settings) in workloads.iter().enumerate() {
         let place = format!("workloads[{index}]");
+        if settings.rounds > MOST_ROUNDS || settings.warmup > MOST_ROUNDS {
+            return Err(ConfigError::invalid(
+                place,
+                format!("at most {MOST_ROUNDS} rounds and as many for warm-up"),
+            ));
+        }
         if settings.rounds == 0 {
             return Err(ConfigError::invalid(
                 format!("{place}.rounds"),

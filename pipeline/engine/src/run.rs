@@ -579,6 +579,8 @@ impl<'a> Runner<'a> {
         state.running.remove(&record.index);
         if blames_guest(&record.outcome) {
             *state.failures.entry(record.arm).or_insert(0) += 1;
+        }
+        if record.outcome != Outcome::Completed {
             let name = &self.session.plan.arms[record.arm].name;
             self.ctx.warn(format!("boot {} of {name}: {}", record.index, record.outcome.message()));
         }
@@ -630,8 +632,13 @@ impl<'a> Runner<'a> {
             let started_seconds = self.offset + self.began.elapsed().as_secs_f64();
             let result = match self.guest.boot(&spec, self.ctx.cancel, &on_stage) {
                 Ok(result) => result,
-                Err(ProcessError::Cancelled) => return Ok(None),
-                Err(error) => return Err(error.into()),
+                Err(error) => {
+                    let _ = fs::remove_file(&initramfs);
+                    return match error {
+                        ProcessError::Cancelled => Ok(None),
+                        error => Err(error.into()),
+                    };
+                }
             };
             let (steal_after, ticks_after) = host::steal_and_total();
             let entry = BootRecord {

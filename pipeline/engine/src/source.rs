@@ -176,7 +176,9 @@ impl SourceError {
             }
             Self::Debian(error) => matches!(error, DebianError::NotFound { .. }),
             Self::Io { source, .. } => source.kind() == io::ErrorKind::NotFound,
-            Self::Fetch(_) | Self::Archive(_) | Self::Patch(_) | Self::Cancelled => false,
+            Self::Archive(error) => !matches!(error, ArchiveError::Io { .. } | ArchiveError::Cancelled),
+            Self::Fetch(error) => matches!(error, FetchError::Url { .. } | FetchError::Checksum { .. }),
+            Self::Patch(_) | Self::Cancelled => false,
         }
     }
 }
@@ -407,8 +409,8 @@ fn claim(ctx: &Context<'_>, key: &str) -> Result<(Utf8PathBuf, String, Lock), So
     let folder = ctx.cache.trees().join(key);
     fs::create_dir_all(&folder).map_err(|source| io_error("create", &folder, source))?;
     let path = folder.join("lock");
-    let lock = Lock::acquire(&path, || {
-        ctx.progress(STAGE, 0, None, "waiting for another kdelta that uses this tree")
+    let lock = Lock::acquire(&path, ctx.cancel, || {
+        ctx.warn("waiting for another kdelta (or for compilers that a killed one left) to release the tree");
     })
     .map_err(|source| io_error("lock", &path, source))?;
     Ok((folder, key.to_owned(), lock))

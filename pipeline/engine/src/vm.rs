@@ -25,6 +25,9 @@ const SCAN: Duration = Duration::from_millis(200);
 const LAST_WORDS: Duration = Duration::from_secs(2);
 /// Clock ticks of `/proc/PID/stat` (proc_pid_stat(5); 100 on every Linux of this architecture).
 const TICKS_PER_SECOND: f64 = 100.0;
+/// Console and results of a boot need less than this, in bytes; with less free, QEMU's writes may
+/// have been dropped.
+const LEAST_SPACE: u64 = 4 << 20;
 /// The program.
 pub const QEMU: &str = "qemu-system-x86_64";
 
@@ -383,7 +386,7 @@ impl Watch {
             }
             let limit = if self.console.stage.is_none() { spec.deadlines.boot } else { spec.deadlines.stage };
             let late = self.cpu_seconds - moved.1 > limit.as_secs_f64()
-                || moved.0.elapsed() > limit * spec.deadlines.wall_factor;
+                || moved.0.elapsed() > limit.saturating_mul(spec.deadlines.wall_factor);
             if late {
                 qemu.kill();
                 self.look();
@@ -440,6 +443,13 @@ impl Watch {
             return self.blame_kernel_first(Outcome::HostFailed {
                 message: format!("QEMU ended with {status}: {said}"),
             });
+        }
+        if let Some(folder) = self.console_path.parent()
+            && let Ok(stat) = rustix::fs::statvfs(folder.as_std_path())
+            && stat.f_bavail.saturating_mul(stat.f_frsize) < LEAST_SPACE
+        {
+            let message = format!("the disk of {folder} is full: results may be lost; make room and resume");
+            return Outcome::HostFailed { message };
         }
         let tail = last_lines(&fs::read(&self.console_path).unwrap_or_default());
         let message = format!("the guest ended without results; end of its console:\n{tail}");

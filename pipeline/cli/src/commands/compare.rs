@@ -13,6 +13,7 @@ use kdelta_wire::{FilesystemKind, ParameterValue, Parameters};
 use crate::args::{Compare, Global};
 use crate::commands::run;
 use crate::exit::Exit;
+use crate::terminal::say;
 
 /// Compares, or writes the experiment.
 pub fn run(global: &Global, args: &Compare) -> anyhow::Result<Exit> {
@@ -21,7 +22,7 @@ pub fn run(global: &Global, args: &Compare) -> anyhow::Result<Exit> {
     let yaml = yaml(&experiment)?;
     if let Some(path) = &args.write_experiment {
         std::fs::write(path, &yaml).with_context(|| format!("cannot write {path}"))?;
-        println!("wrote {path}; run it with: kdelta run {path}");
+        say(format!("wrote {path}; run it with: kdelta run {path}"))?;
         return Ok(Exit::NoRegression);
     }
     let loaded = config::parse("the command line", &yaml, folder, &Default::default())?;

@@ -9,6 +9,7 @@ use kdelta_engine::{Context, kernel};
 use crate::args::Global;
 use crate::exit::Exit;
 use crate::settings::{self, Settings};
+use crate::terminal::say;
 
 /// Prints one line for each check; ends with host trouble when something needed is missing.
 pub fn run(global: &Global) -> anyhow::Result<Exit> {
@@ -26,9 +27,9 @@ pub fn run(global: &Global) -> anyhow::Result<Exit> {
             Health::Limited => "note",
             Health::Missing => "MISSING",
         };
-        println!("{word:>8}  {}: {}", check.name, check.found);
+        say(format!("{word:>8}  {}: {}", check.name, check.found))?;
         if let Some(remedy) = &check.remedy {
-            println!("{:>8}  -> {remedy}", "");
+            say(format!("{:>8}  -> {remedy}", ""))?;
         }
     }
     let missing = checks.iter().any(|check| check.health == Health::Missing);

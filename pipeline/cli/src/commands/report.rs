@@ -5,6 +5,7 @@ use kdelta_engine::{journal, run};
 
 use crate::args::Report;
 use crate::exit::Exit;
+use crate::terminal::say;
 
 /// Prints the report, or the record itself.
 pub fn run(args: &Report) -> anyhow::Result<Exit> {
@@ -13,9 +14,9 @@ pub fn run(args: &Report) -> anyhow::Result<Exit> {
         run::judge(&mut record).context("the observations cannot be judged")?;
     }
     if args.as_json {
-        println!("{}", serde_json::to_string_pretty(&record)?);
+        say(serde_json::to_string_pretty(&record)?)?;
     } else {
-        print!("{}", kdelta_report::text(&record)?);
+        say((kdelta_report::text(&record)?).trim_end())?;
     }
     Ok(Exit::of(&record))
 }

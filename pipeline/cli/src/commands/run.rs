@@ -15,6 +15,7 @@ use crate::args::{Global, Run, Running, map};
 use crate::exit::Exit;
 use crate::progress::{Progress, seconds};
 use crate::settings::{self, Settings};
+use crate::terminal::say;
 
 /// Host CPU seconds to boot one guest, and instructions a second afterwards: for estimates only.
 const BOOT_SECONDS: f64 = 1.5;
@@ -49,7 +50,7 @@ pub fn execute(
     let started = Instant::now();
     if running.dry_run {
         let plan = run::dry_run(loaded)?;
-        print!("{}", preview(&plan, global));
+        say((preview(&plan, global)).trim_end())?;
         return Ok(Exit::NoRegression);
     }
     // A mistake in the experiment is told before anything is fetched or built.
@@ -69,8 +70,11 @@ fn context<'a>(settings: &'a Settings, progress: &'a Progress) -> Context<'a> {
 }
 
 fn default_folder(name: &str) -> Utf8PathBuf {
-    let safe: String =
-        name.chars().map(|c| if c.is_ascii_alphanumeric() || "-_.".contains(c) { c } else { '-' }).collect();
+    let safe: String = name
+        .chars()
+        .take(60)
+        .map(|c| if c.is_ascii_alphanumeric() || "-_.".contains(c) { c } else { '-' })
+        .collect();
     Utf8PathBuf::from(format!("kdelta-runs/{safe}-{}", Timestamp::now().strftime("%Y%m%dT%H%M%SZ")))
 }
 
@@ -83,15 +87,16 @@ fn conclude(
 ) -> anyhow::Result<Exit> {
     let report = kdelta_report::text(record)?;
     let path = folder.join("report.txt");
-    fs::write(&path, &report).with_context(|| format!("cannot write {path}"))?;
-    println!("{}", kdelta_report::summary(record));
-    println!("report: {path}");
-    println!("record: {}", folder.join("record.json"));
+    say(kdelta_report::summary(record))?;
+    fs::write(&path, &report)
+        .with_context(|| format!("cannot write {path}; `kdelta report {folder}` prints it"))?;
+    say(format!("report: {path}"))?;
+    say(format!("record: {}", folder.join("record.json")))?;
     for (stage, took, detail) in progress.stages() {
         let detail = if detail.is_empty() { String::new() } else { format!(": {detail}") };
-        println!("  {:>12}  {stage}{detail}", seconds(took));
+        say(format!("  {:>12}  {stage}{detail}", seconds(took)))?;
     }
-    println!("  {:>12}  in all", seconds(started.elapsed()));
+    say(format!("  {:>12}  in all", seconds(started.elapsed())))?;
     Ok(Exit::of(record))
 }
 

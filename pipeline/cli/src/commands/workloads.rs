@@ -7,17 +7,18 @@ use kdelta_workloads::{ALL, Selection, WorkloadInfo};
 
 use crate::args::Workloads;
 use crate::exit::Exit;
+use crate::terminal::say;
 
 /// Lists, describes or runs.
 pub fn run(args: &Workloads) -> anyhow::Result<Exit> {
     let Some(name) = &args.name else {
-        print!("{}", list());
+        say((list()).trim_end())?;
         return Ok(Exit::NoRegression);
     };
     let selected = kdelta_workloads::select(name)?;
     let Some(folder) = &args.run_in else {
         for selection in selected.iter().take(1) {
-            print!("{}", describe(selection.workload.info()));
+            say((describe(selection.workload.info())).trim_end())?;
         }
         return Ok(Exit::NoRegression);
     };
@@ -96,7 +97,7 @@ fn run_here(
     let kind = kind
         .with_context(|| format!("{folder} is not on tmpfs, xfs, ext4 or btrfs; try a folder in /dev/shm"))?;
     let workload = selection.name();
-    println!("{workload}:");
+    say(format!("{workload}:"))?;
     let request = RoundRequest {
         scenario: ScenarioJob { id: workload.clone(), workload, parameters, warmup: 0, rounds: 1 },
         round: 0,
@@ -110,17 +111,17 @@ fn run_here(
     let round = kdelta_workloads::run(&request, None)?;
     for phase in &round.phases {
         let per_op = phase.elapsed as f64 / phase.ops.max(1) as f64;
-        println!(
+        say(format!(
             "{}: {} operations, {per_op:.1} ns/op on this host's clock (no evidence: not a guest, not pinned)",
             phase.name, phase.ops
-        );
+        ))?;
     }
     for check in &round.checks {
         let word = if check.passed { "ok" } else { "FAILED" };
-        println!("check {}: {word} (expected {}, got {})", check.name, check.expected, check.actual);
+        say(format!("check {}: {word} (expected {}, got {})", check.name, check.expected, check.actual))?;
     }
     for (operation, count) in &round.census {
-        println!("{operation}: {} attempted, {} succeeded", count.attempted, count.succeeded);
+        say(format!("{operation}: {} attempted, {} succeeded", count.attempted, count.succeeded))?;
     }
     anyhow::ensure!(
         round.checks.iter().all(|check| check.passed),

@@ -130,3 +130,66 @@ fn a_folder_is_never_used_for_two_runs_and_needs_a_run_to_go_on_with() {
     let error = read_finished(&bench.path.join("nothing")).expect_err("no file").to_string();
     assert!(error.starts_with("cannot read ") && error.contains("nothing: No such file"), "{error}");
 }
+
+/// Whether `edit` of a stored session is refused, and how.
+fn refused(edit: impl FnOnce(&mut RunRecord)) -> String {
+    let bench = Bench::new();
+    let mut session = bench.session.clone();
+    edit(&mut session);
+    write_json(&bench.path.join(SESSION), &session).expect("a session");
+    bench.error()
+}
+
+#[test]
+fn a_plan_that_was_edited_after_it_was_fixed_is_refused() {
+    let message = refused(|session| session.plan.margin_percent = 50.0);
+    assert!(message.contains("not the one whose digest was stored"), "{message}");
+}
+
+#[test]
+fn a_record_that_does_not_hang_together_is_refused_and_never_panics() {
+    /// Makes the digest fit, so that the rest is looked at.
+    fn digested(session: &mut RunRecord) {
+        session.plan_digest = crate::kernel::digest_of(&session.plan.canonical().expect("JSON"));
+    }
+    let cases: [fn(&mut RunRecord); 6] = [
+        |session| session.plan.arms[1].kernel = 9,
+        |session| session.plan.pairs[0].arm = 99,
+        |session| session.plan.boots[0].arm = 9,
+        |session| session.plan.arms[0].scenarios[0].workload = "nope/nope".into(),
+        |session| session.kernels.clear(),
+        |session| session.arms.clear(),
+    ];
+    for edit in cases {
+        let message = refused(|session| {
+            edit(session);
+            digested(session);
+        });
+        assert!(message.contains("cannot be understood"), "{message}");
+    }
+}
+
+#[test]
+fn a_boot_that_the_plan_does_not_ask_for_is_refused_and_the_last_of_two_lines_counts() {
+    let bench = Bench::new();
+    let (folder, _, _) = RunFolder::reopen(&bench.path).expect("a run");
+    let again = BootRecord { load_before: 7.0, ..bench.boots[1].clone() };
+    folder.append(&again).expect("a line");
+    drop(folder);
+    let (folder, _, boots) = RunFolder::reopen(&bench.path).expect("a run");
+    assert_eq!(boots, [bench.boots[0].clone(), again, bench.boots[2].clone()]);
+    folder.append(&BootRecord { index: 77, ..bench.boots[0].clone() }).expect("a line");
+    drop(folder);
+    assert!(bench.error().contains("boot 77 is not one that the plan asks for"));
+}
+
+#[test]
+fn a_new_run_takes_only_an_empty_folder() {
+    let bench = Bench::new();
+    let message = |path: &Utf8Path| RunFolder::check_new(path).expect_err("taken").to_string();
+    assert!(message(&bench.path).contains("--resume"));
+    fs::remove_file(bench.path.join(SESSION)).expect("removed");
+    assert!(message(&bench.path).contains("is not empty"));
+    let file = bench.path.join(JOURNAL);
+    assert!(message(&file).contains("make the run folder"));
+}

@@ -231,7 +231,9 @@ fn every_contradiction_is_refused_with_its_place_and_a_way_out() {
 
     add("boots: 0", "boots: 0 boots; 1 to 1000 are possible");
     add("boots: 1001", "boots: 1001 boots; 1 to 1000 are possible");
-    add("deadline_seconds: 0", "deadline_seconds: 0 gives a guest no time at all");
+    add("deadline_seconds: 0", "deadline_seconds: 0 s; 1 to 604800 are possible");
+    add("deadline_seconds: 18446744073709551615", "1 to 604800 are possible");
+    add("repeats: 4294967295", "at most 20000 are possible");
     for margin in ["0", "-1", "100", ".nan", ".inf"] {
         add(&format!("margin_percent: {margin}"), "it lies between 0 and 100");
     }
