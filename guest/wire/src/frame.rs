@@ -77,12 +77,12 @@ pub struct Round {
     pub phases: Vec<Phase>,
     /// Proof that the workload did what it claims.
     pub checks: Vec<Check>,
-    /// Operations attempted and succeeded, by name.
+    /// System calls attempted and succeeded, by name, setup and checks included.
     pub census: BTreeMap<String, OpCount>,
 }
 
 /// Raw counters of one timed part.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Phase {
     /// Name, unique within the round.
     pub name: String,
@@ -102,8 +102,78 @@ pub struct Phase {
     pub involuntary_switches: u64,
     /// `ru_minflt`.
     pub minor_faults: u64,
+    /// `ru_majflt`.
+    pub major_faults: u64,
     /// Whole-guest CPU time, kernel threads included.
     pub guest: GuestCpu,
+    /// Context switches of the whole guest, `ctxt` of `/proc/stat`.
+    pub guest_switches: u64,
+    /// I/O of the device under the filesystem; absent without a device that counts.
+    pub io: Option<BlockIo>,
+    /// Time that tasks stalled; absent on kernels without `CONFIG_PSI`.
+    pub pressure: Option<Pressure>,
+    /// Pages made dirty and written back.
+    pub pages: PageFlow,
+    /// Threads or processes of a parallel phase, in their order; empty for one thread.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub workers: Vec<Worker>,
+    /// What the workload measured itself (percentiles, rates, event counts), by name; units and
+    /// directions are in its description.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub measures: BTreeMap<String, f64>,
+}
+
+/// Difference of a block device's counters (kernel `Documentation/block/stat.rst`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BlockIo {
+    /// Reads completed.
+    pub reads: u64,
+    /// 512-byte sectors read.
+    pub read_sectors: u64,
+    /// Writes completed.
+    pub writes: u64,
+    /// 512-byte sectors written.
+    pub written_sectors: u64,
+    /// Milliseconds with a request in flight.
+    pub busy_ms: u64,
+}
+
+/// Difference of `total=` in `/proc/pressure`, in microseconds (kernel `Documentation/accounting/psi.rst`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Pressure {
+    /// `some` of `cpu`.
+    pub cpu_us: u64,
+    /// `some` of `io`.
+    pub io_us: u64,
+    /// `some` of `memory`.
+    pub memory_us: u64,
+}
+
+/// Dirty pages, from `/proc/vmstat`. The kernel gathers these counters per CPU and adds them up in
+/// batches, so they are exact to about a hundred pages per CPU.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PageFlow {
+    /// Pages made dirty during the phase (`nr_dirtied`).
+    pub dirtied: u64,
+    /// Pages written back during the phase (`nr_written`).
+    pub written: u64,
+    /// Pages dirty or under writeback when it began (`nr_dirty` + `nr_writeback`).
+    pub dirty_before: u64,
+    /// The same when it ended.
+    pub dirty_after: u64,
+}
+
+/// One thread or process of a parallel phase.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Worker {
+    /// Operations it did.
+    pub ops: u64,
+    /// Ticks from the phase's start to its first operation.
+    pub started: u64,
+    /// Ticks from its first operation to its end.
+    pub elapsed: u64,
+    /// Its CPU time, in ns.
+    pub cpu_ns: u64,
 }
 
 /// Difference of the `cpu` line of `/proc/stat`, in clock ticks (1/100 s, proc_stat(5)).

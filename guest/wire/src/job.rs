@@ -6,7 +6,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 /// Version of [`Job`] and of the frames; guest and host must agree on it.
-pub const JOB_VERSION: u32 = 1;
+pub const JOB_VERSION: u32 = 2;
 /// Where the init finds its job inside the initramfs.
 pub const JOB_PATH: &str = "/kdelta/job.json";
 /// Folder inside the initramfs that holds the modules named by [`Job::modules`].

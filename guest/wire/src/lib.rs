@@ -7,7 +7,8 @@ mod frame;
 mod job;
 
 pub use frame::{
-    Check, Decoder, FRAME_LIMIT, Frame, FrameError, GuestCpu, Hello, OpCount, Phase, Round, encode,
+    BlockIo, Check, Decoder, FRAME_LIMIT, Frame, FrameError, GuestCpu, Hello, OpCount, PageFlow, Phase,
+    Pressure, Round, Worker, encode,
 };
 pub use job::{
     Clock, DiskKind, FilesystemJob, FilesystemKind, JOB_PATH, JOB_VERSION, Job, MODULE_DIR, ModuleJob,

@@ -1,10 +1,11 @@
 //! Creating many files from one thread, as fs_mark does it. Read [`Create`] first; the tree is in
 //! `tree`.
 
-use kdelta_wire::FilesystemKind;
-
 use crate::tree::{self, Tree};
-use crate::{PhaseInfo, Preset, RoundContext, ScenarioInfo, Setting, Workload, WorkloadError, WorkloadInfo};
+use crate::{
+    CheckInfo, PhaseInfo, Preset, Proof, RoundContext, ScenarioInfo, Setting, Workload, WorkloadError,
+    WorkloadInfo,
+};
 
 static INFO: WorkloadInfo = WorkloadInfo {
     name: "create",
@@ -20,8 +21,29 @@ static INFO: WorkloadInfo = WorkloadInfo {
     }],
     parameters: tree::PARAMETERS,
     limits: tree::LIMITS,
-    phases: &[PhaseInfo { name: "create", operation: "one file opened, written and closed", primary: true }],
-    filesystems: &FilesystemKind::ALL,
+    phases: &[PhaseInfo {
+        name: "create",
+        operation: "one file opened, written and closed",
+        primary: true,
+        scenarios: &[],
+    }],
+    measures: &[],
+    checks: &[
+        CheckInfo {
+            name: "files",
+            summary: "a walk afterwards finds every file that was created, and no other",
+            scenarios: &[],
+            proof: Proof::Test("a_census_that_differs_fails_the_check"),
+        },
+        CheckInfo {
+            name: "bytes",
+            summary: "the files have the size that was written",
+            scenarios: &[],
+            proof: Proof::Injection { scenario: "sane", inject: "write:retval=600:when=7" },
+        },
+    ],
+    refusals: &[],
+    scale: "files",
     presets: PRESETS,
 };
 
@@ -68,6 +90,16 @@ pub(crate) const PRESETS: &[Preset] = &[
             ("sync", Setting::Text("none")),
         ],
     },
+    Preset {
+        name: "quick",
+        summary: "60 small files, for a first look",
+        values: &[
+            ("dirs", Setting::Integer(3)),
+            ("files", Setting::Integer(20)),
+            ("size", Setting::Integer(1_000)),
+            ("write_size", Setting::Integer(600)),
+        ],
+    },
 ];
 
 /// The workload `create`.
@@ -84,7 +116,8 @@ impl Workload for Create {
         let files = tree.file_count();
         round.phase("create", files, || tree.create())?;
         let census = tree.census()?;
-        round.count("create", files, census.files);
+        tree.count_creation(round);
+        round.count("statx", files, files);
         round.check("files", files, census.files);
         round.check("bytes", tree.total_bytes(), census.bytes);
         Ok(())
@@ -144,14 +177,13 @@ mod tests {
         let request = request("create/sane", folder.path(), &given);
         let parameters = resolve(&INFO, &INFO.scenarios[0], &request.scenario.parameters).expect("allowed");
         let scenario = find("create/sane").expect("known").scenario;
-        let round = RoundContext::for_test(request, scenario, parameters);
-        let tree = Tree::prepare(&round).expect("folders");
+        let mut round = RoundContext::for_test(request, scenario, parameters);
+        let tree = Tree::prepare(&mut round).expect("folders");
         tree.create().expect("files");
         let stray = folder.path().join("d0001/stray");
         std::fs::write(&stray, "12345").expect("a stray file");
         let census = tree.census().expect("a census");
         assert_eq!((census.files, census.bytes), (7, 5));
-        let mut round = round;
         round.check("files", tree.file_count(), census.files);
         assert!(round.finish().checks.iter().any(|check| !check.passed));
     }

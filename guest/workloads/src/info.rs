@@ -23,11 +23,17 @@ pub struct WorkloadInfo {
     pub parameters: &'static [ParameterInfo],
     /// Bounds on several parameters together.
     pub limits: &'static [ProductLimit],
-    /// Timed parts of a round, in order; exactly one is primary.
+    /// Timed parts of a round, in order; exactly one of each scenario is primary.
     pub phases: &'static [PhaseInfo],
-    /// Filesystems it can run on.
-    pub filesystems: &'static [FilesystemKind],
-    /// Named sets of parameter values; every workload has `source` and `guest`.
+    /// Numbers that it measures itself, beside the counters of every phase.
+    pub measures: &'static [MeasureInfo],
+    /// What it proves of itself in every round.
+    pub checks: &'static [CheckInfo],
+    /// Filesystems on which scenarios cannot run, and why.
+    pub refusals: &'static [Refusal],
+    /// The parameter that grows the work in proportion; the audit doubles it.
+    pub scale: &'static str,
+    /// Named sets of parameter values; every workload has `source`, `guest` and `quick`.
     pub presets: &'static [Preset],
 }
 
@@ -47,8 +53,45 @@ impl WorkloadInfo {
     /// The parameters that `scenario` takes.
     pub fn parameters_of(&self, scenario: &ScenarioInfo) -> impl Iterator<Item = &'static ParameterInfo> {
         let name = scenario.name;
-        self.parameters.iter().filter(move |parameter| parameter.applies_to(name))
+        self.parameters.iter().filter(move |parameter| applies(parameter.scenarios, name))
     }
+
+    /// The phases of `scenario`, in order.
+    pub fn phases_of(&self, scenario: &ScenarioInfo) -> impl Iterator<Item = &'static PhaseInfo> {
+        let name = scenario.name;
+        self.phases.iter().filter(move |phase| applies(phase.scenarios, name))
+    }
+
+    /// The measures of `scenario`.
+    pub fn measures_of(&self, scenario: &ScenarioInfo) -> impl Iterator<Item = &'static MeasureInfo> {
+        let name = scenario.name;
+        self.measures.iter().filter(move |measure| applies(measure.scenarios, name))
+    }
+
+    /// The checks of `scenario`; every round also checks its affinity.
+    pub fn checks_of(&self, scenario: &ScenarioInfo) -> impl Iterator<Item = &'static CheckInfo> {
+        let name = scenario.name;
+        self.checks.iter().filter(move |check| applies(check.scenarios, name))
+    }
+
+    /// Why `scenario` does not run on `filesystem`, if it does not.
+    #[must_use]
+    pub fn refusal(&self, scenario: &ScenarioInfo, filesystem: FilesystemKind) -> Option<&'static str> {
+        let refusal = self.refusals.iter().find(|refusal| {
+            refusal.filesystems.contains(&filesystem) && applies(refusal.scenarios, scenario.name)
+        })?;
+        Some(refusal.reason)
+    }
+
+    /// The filesystems on which `scenario` runs.
+    pub fn filesystems(&self, scenario: &ScenarioInfo) -> impl Iterator<Item = FilesystemKind> {
+        FilesystemKind::ALL.into_iter().filter(|&kind| self.refusal(scenario, kind).is_none())
+    }
+}
+
+/// Whether something that belongs to `scenarios` (empty means all) belongs to the one called `name`.
+fn applies(scenarios: &[&str], name: &str) -> bool {
+    scenarios.is_empty() || scenarios.contains(&name)
 }
 
 /// One variant of a workload.
@@ -75,14 +118,6 @@ pub struct ParameterInfo {
     pub domain: Domain,
     /// Scenarios that take it; empty means all.
     pub scenarios: &'static [&'static str],
-}
-
-impl ParameterInfo {
-    /// Whether the scenario called `scenario` takes it.
-    #[must_use]
-    pub fn applies_to(&self, scenario: &str) -> bool {
-        self.scenarios.is_empty() || self.scenarios.contains(&scenario)
-    }
 }
 
 /// Default and allowed values of a parameter.
@@ -147,6 +182,75 @@ pub struct PhaseInfo {
     pub operation: &'static str,
     /// Whether the verdict is about this one.
     pub primary: bool,
+    /// Scenarios that have it; empty means all.
+    pub scenarios: &'static [&'static str],
+}
+
+/// A number that a workload measures itself.
+#[derive(Debug)]
+pub struct MeasureInfo {
+    /// Name in [`kdelta_wire::Phase::measures`].
+    pub name: &'static str,
+    /// [`PhaseInfo::name`] of the phase it belongs to.
+    pub phase: &'static str,
+    /// What it is.
+    pub summary: &'static str,
+    /// Its unit; `ticks` are instructions or nanoseconds, whichever are counted.
+    pub unit: &'static str,
+    /// Which way is better.
+    pub better: Better,
+    /// Scenarios that have it; empty means all.
+    pub scenarios: &'static [&'static str],
+}
+
+/// Which way a measure is better.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Better {
+    /// Costs and times.
+    Lower,
+    /// Rates.
+    Higher,
+    /// A fact that is shown and not judged.
+    Neither,
+}
+
+/// Something that a round proves.
+#[derive(Debug)]
+pub struct CheckInfo {
+    /// [`kdelta_wire::Check::name`].
+    pub name: &'static str,
+    /// What it proves, and what a failure means.
+    pub summary: &'static str,
+    /// Scenarios that make it; empty means all.
+    pub scenarios: &'static [&'static str],
+    /// What shows that it can fail.
+    pub proof: Proof,
+}
+
+/// What shows that a check can fail.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Proof {
+    /// A lie told to the workload: `kdelta workloads prove` runs `scenario` with the preset `quick`
+    /// under strace(1) with `-e inject=` this, and the check must fail.
+    Injection {
+        /// One of the workload's scenarios.
+        scenario: &'static str,
+        /// As strace takes it: `unlinkat:retval=0:when=3`.
+        inject: &'static str,
+    },
+    /// The unit test of this name in the workload's file, for what strace cannot fake.
+    Test(&'static str),
+}
+
+/// Filesystems on which scenarios cannot run.
+#[derive(Debug)]
+pub struct Refusal {
+    /// Which filesystems.
+    pub filesystems: &'static [FilesystemKind],
+    /// Which scenarios; empty means all.
+    pub scenarios: &'static [&'static str],
+    /// Why.
+    pub reason: &'static str,
 }
 
 /// A named set of parameter values.
@@ -279,7 +383,7 @@ pub fn resolve(
             let known = info.parameters_of(scenario).map(|parameter| parameter.name).collect();
             return Err(ParameterError::Unknown { workload: workload(), name: name.clone(), known });
         };
-        if !parameter.applies_to(scenario.name) {
+        if !applies(parameter.scenarios, scenario.name) {
             let (name, scenarios) = (parameter.name, parameter.scenarios);
             return Err(ParameterError::OtherScenario { workload: workload(), name, scenarios });
         }
@@ -370,7 +474,10 @@ mod tests {
         ],
         limits: &[ProductLimit { parameters: &["files", "dirs"], max: 2000, reason: "memory" }],
         phases: &[],
-        filesystems: &[],
+        measures: &[],
+        checks: &[],
+        refusals: &[],
+        scale: "files",
         presets: &[],
     };
 

@@ -3,9 +3,13 @@
 //!
 //! The same code runs in the guest (`kdelta-init round`) and on the host (`kdelta workloads`).
 
+mod budget;
 mod clock;
+mod counters;
 mod create;
 mod info;
+mod latency;
+mod parallel;
 mod round;
 mod sys;
 mod tree;
@@ -18,8 +22,8 @@ use thiserror::Error;
 
 pub use clock::now;
 pub use info::{
-    Domain, ParameterError, ParameterInfo, PhaseInfo, Preset, ProductLimit, ScenarioInfo, Setting,
-    WorkloadInfo, resolve,
+    Better, CheckInfo, Domain, MeasureInfo, ParameterError, ParameterInfo, PhaseInfo, Preset, ProductLimit,
+    Proof, Refusal, ScenarioInfo, Setting, WorkloadInfo, resolve,
 };
 pub use round::{RoundContext, Unmount, WorkloadError, run};
 
@@ -181,20 +185,45 @@ mod tests {
             let scenarios: BTreeSet<&str> = info.scenarios.iter().map(|scenario| scenario.name).collect();
             assert_eq!(scenarios.len(), info.scenarios.len(), "{}", info.name);
             assert!(info.scenarios.iter().any(|scenario| scenario.default), "{}", info.name);
-            assert_eq!(info.phases.iter().filter(|phase| phase.primary).count(), 1, "{}", info.name);
-            for parameter in info.parameters {
-                assert!(
-                    parameter.scenarios.iter().all(|name| scenarios.contains(name)),
-                    "{}",
-                    parameter.name
-                );
+            assert!(!info.source.is_empty() && !info.summary.is_empty(), "{} has no docs", info.name);
+            assert!(!info.checks.is_empty(), "{} has no checks", info.name);
+            let owners = info
+                .parameters
+                .iter()
+                .map(|parameter| (parameter.name, parameter.scenarios))
+                .chain(info.phases.iter().map(|phase| (phase.name, phase.scenarios)))
+                .chain(info.measures.iter().map(|measure| (measure.name, measure.scenarios)))
+                .chain(info.checks.iter().map(|check| (check.name, check.scenarios)))
+                .chain(info.refusals.iter().map(|refusal| (refusal.reason, refusal.scenarios)));
+            for (name, owners) in owners {
+                assert!(owners.iter().all(|owner| scenarios.contains(owner)), "{}: {name}", info.name);
+                assert!(!name.is_empty(), "{}", info.name);
             }
-            for preset in ["source", "guest"] {
+            for measure in info.measures {
+                assert!(info.phases.iter().any(|phase| phase.name == measure.phase), "{}", measure.name);
+            }
+            for check in info.checks {
+                if let Proof::Injection { scenario, inject } = check.proof {
+                    let scenario = info.scenario(scenario).expect("a scenario of its own");
+                    assert!(info.checks_of(scenario).any(|own| own.name == check.name), "{}", check.name);
+                    assert!(inject.contains(':'), "{inject}");
+                }
+            }
+            for preset in ["source", "guest", "quick"] {
                 assert!(info.preset(preset).is_some(), "{} has no preset {preset}", info.name);
             }
             for scenario in info.scenarios {
+                let name = format!("{}/{}", info.name, scenario.name);
+                assert_eq!(info.phases_of(scenario).filter(|phase| phase.primary).count(), 1, "{name}");
+                assert!(info.filesystems(scenario).count() > 0, "{name} runs nowhere");
+                let scale = info.parameters_of(scenario).find(|parameter| parameter.name == info.scale);
+                let scale = scale.unwrap_or_else(|| panic!("{name} has no parameter {}", info.scale));
+                assert!(matches!(scale.domain, Domain::Integer { .. }), "{name}");
                 let defaults = resolve(info, scenario, &Parameters::new()).expect("defaults are valid");
                 for preset in info.presets {
+                    for (parameter, _) in preset.values {
+                        assert!(info.parameters.iter().any(|known| known.name == *parameter), "{parameter}");
+                    }
                     let resolved = resolve(info, scenario, &preset.parameters(info, scenario));
                     assert_eq!(resolved.expect("presets are valid").len(), defaults.len());
                 }

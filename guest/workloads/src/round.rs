@@ -4,20 +4,28 @@
 use std::collections::BTreeMap;
 use std::ffi::CString;
 use std::fmt::Display;
-use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use kdelta_wire::{
-    Check, FilesystemKind, GuestCpu, OpCount, ParameterValue, Parameters, Phase, Round, RoundRequest,
+    Check, Clock, FilesystemKind, OpCount, ParameterValue, Parameters, Phase, Round, RoundRequest,
 };
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::SeedableRng;
 use rustix::io::Errno;
 use thiserror::Error;
 
-use crate::sys::{self, Counters};
-use crate::{ParameterError, ScenarioInfo, UnknownWorkload, clock, find, resolve};
+use crate::budget::{self, Budget};
+use crate::counters::Meter;
+use crate::latency::Latencies;
+use crate::parallel::{self, Crew, Post, Share};
+use crate::{ParameterError, ScenarioInfo, UnknownWorkload, clock, find, resolve, sys};
+
+/// Dirty pages below which nothing is left to write: 1 MiB of 4 KiB pages (rule M7).
+const QUIET_PAGES: u64 = 256;
+const WRITEBACK_DEADLINE: Duration = Duration::from_secs(60);
+const WRITEBACK_POLL: Duration = Duration::from_millis(10);
 
 /// Unmounts the filesystem at a path; the guest's init has one, a host has none.
 pub type Unmount = fn(&Path) -> std::io::Result<()>;
@@ -32,12 +40,30 @@ pub enum WorkloadError {
     #[error(transparent)]
     Parameter(#[from] ParameterError),
     /// The workload does not run on this filesystem.
-    #[error("{workload} does not run on {filesystem}")]
+    #[error("{workload} does not run on {filesystem}: {reason}")]
     Filesystem {
         /// Workload and scenario.
         workload: String,
         /// The filesystem asked for.
         filesystem: FilesystemKind,
+        /// Why not.
+        reason: &'static str,
+    },
+    /// Something that the workload needs is not there.
+    #[error("{what} is not available here: {next}")]
+    Unavailable {
+        /// What is missing.
+        what: String,
+        /// What to do about it.
+        next: &'static str,
+    },
+    /// A thread or process of the workload failed.
+    #[error("worker {number}: {message}")]
+    Worker {
+        /// Its number, from 0.
+        number: usize,
+        /// What happened to it.
+        message: String,
     },
     /// The filesystem has no attributes of this namespace.
     #[error(
@@ -77,9 +103,9 @@ pub(crate) fn failed(call: &'static str, path: &Path, errno: Errno) -> WorkloadE
 pub fn run(request: &RoundRequest, unmount: Option<Unmount>) -> Result<Round, WorkloadError> {
     let selection = find(&request.scenario.workload)?;
     let info = selection.workload.info();
-    if !info.filesystems.contains(&request.filesystem) {
+    if let Some(reason) = info.refusal(selection.scenario, request.filesystem) {
         let (workload, filesystem) = (selection.name(), request.filesystem);
-        return Err(WorkloadError::Filesystem { workload, filesystem });
+        return Err(WorkloadError::Filesystem { workload, filesystem, reason });
     }
     let parameters = resolve(info, selection.scenario, &request.scenario.parameters)?;
     let mut context = RoundContext::new(request.clone(), selection.scenario, parameters, unmount)?;
@@ -95,7 +121,7 @@ pub struct RoundContext {
     parameters: Parameters,
     mount_point: PathBuf,
     unmount: Option<Unmount>,
-    stat: File,
+    meter: Meter,
     phases: Vec<Phase>,
     checks: Vec<Check>,
     census: BTreeMap<String, OpCount>,
@@ -108,15 +134,13 @@ impl RoundContext {
         parameters: Parameters,
         unmount: Option<Unmount>,
     ) -> Result<Self, WorkloadError> {
-        let stat_path = Path::new("/proc/stat");
-        let stat = File::open(stat_path)
-            .map_err(|error| failed("open", stat_path, Errno::from_io_error(&error).unwrap_or(Errno::IO)))?;
+        let mount_point = PathBuf::from(&request.mount_point);
         let mut context = Self {
-            mount_point: PathBuf::from(&request.mount_point),
+            meter: Meter::open(&mount_point)?,
+            mount_point,
             unmount: unmount.filter(|_| request.may_unmount),
             scenario,
             parameters,
-            stat,
             phases: Vec::with_capacity(8),
             checks: Vec::new(),
             census: BTreeMap::new(),
@@ -128,7 +152,7 @@ impl RoundContext {
             context.check("affinity", cpu, actual);
         }
         // The first read pays for finding the vDSO and for page faults.
-        context.counters()?;
+        context.meter.before()?;
         let _ = clock::now(context.request.clock);
         Ok(context)
     }
@@ -184,6 +208,21 @@ impl RoundContext {
         ChaCha8Rng::from_seed(seed)
     }
 
+    /// The clock that ticks are read from, for times of single operations.
+    #[must_use]
+    pub fn clock(&self) -> Clock {
+        self.request.clock
+    }
+
+    /// How long a loop goes on, from the parameters `operations` and `seconds`.
+    ///
+    /// # Errors
+    /// When the workload does not declare them for this scenario.
+    pub(crate) fn budget(&self) -> Result<Budget, WorkloadError> {
+        let (operations, seconds) = (self.integer(budget::OPERATIONS)?, self.integer(budget::SECONDS)?);
+        Ok(Budget::new(operations, seconds, self.request.clock))
+    }
+
     /// Runs `body` and records what it cost as the phase `name` of `ops` operations.
     ///
     /// The clock is the innermost reading on both sides; the others enclose it.
@@ -196,27 +235,85 @@ impl RoundContext {
         ops: u64,
         body: impl FnOnce() -> Result<T, WorkloadError>,
     ) -> Result<T, WorkloadError> {
+        self.counted_phase(name, || Ok((ops, body()?)))
+    }
+
+    /// As [`Self::phase`] where only `body` knows how many operations there were.
+    ///
+    /// # Errors
+    /// Those of `body`, which then leaves no phase, and a counter that cannot be read.
+    pub fn counted_phase<T>(
+        &mut self,
+        name: &'static str,
+        body: impl FnOnce() -> Result<(u64, T), WorkloadError>,
+    ) -> Result<T, WorkloadError> {
         let clock = self.request.clock;
-        let before = self.counters()?;
+        let before = self.meter.before()?;
         let start = clock::now(clock);
         let outcome = body();
         let end = clock::now(clock);
-        let after = self.counters_inside_out()?;
-        let value = outcome?;
-        let (old, new) = (before.usage, after.usage);
-        self.phases.push(Phase {
-            name: name.to_owned(),
-            ops,
-            elapsed: end.saturating_sub(start),
-            cpu_ns: after.cpu_ns.saturating_sub(before.cpu_ns),
-            user_ns: new.user_ns.saturating_sub(old.user_ns),
-            system_ns: new.system_ns.saturating_sub(old.system_ns),
-            voluntary_switches: new.voluntary_switches.saturating_sub(old.voluntary_switches),
-            involuntary_switches: new.involuntary_switches.saturating_sub(old.involuntary_switches),
-            minor_faults: new.minor_faults.saturating_sub(old.minor_faults),
-            guest: difference(after.guest, before.guest),
-        });
+        let after = self.meter.after()?;
+        let (ops, value) = outcome?;
+        let elapsed = end.saturating_sub(start);
+        self.phases.push(Phase { name: name.to_owned(), ops, elapsed, ..after.since(&before) });
         Ok(value)
+    }
+
+    /// Records the phase `name`, which one thread or process per element of `members` does
+    /// together; returns the numbers that each handed back. Workers are on CPUs one after the
+    /// other, beginning with the round's, and wait at a gate until all are there. Each must have
+    /// got to its CPU, which is checked.
+    ///
+    /// # Errors
+    /// The first worker's, and a counter that cannot be read.
+    pub(crate) fn parallel<M: Send>(
+        &mut self,
+        name: &'static str,
+        crew: Crew,
+        members: &mut [M],
+        body: impl Fn(&mut M, &Post) -> Result<Share, WorkloadError> + Sync,
+    ) -> Result<Vec<Vec<u64>>, WorkloadError> {
+        let posts = parallel::posts(self.request.cpu, members.len());
+        self.parallel_at(name, crew, &posts, members, body)
+    }
+
+    /// As [`Self::parallel`], with the CPU of each worker.
+    pub(crate) fn parallel_at<M: Send>(
+        &mut self,
+        name: &'static str,
+        crew: Crew,
+        posts: &[Option<usize>],
+        members: &mut [M],
+        body: impl Fn(&mut M, &Post) -> Result<Share, WorkloadError> + Sync,
+    ) -> Result<Vec<Vec<u64>>, WorkloadError> {
+        let clock = self.request.clock;
+        let count = members.len();
+        let timed = |open: &mut dyn FnMut() -> Result<(), WorkloadError>| self.phase(name, 0, || open());
+        let outcome = parallel::crew(crew, clock, posts, members, body, timed)?;
+        if let Some(phase) = self.phases.last_mut() {
+            phase.ops = outcome.workers.iter().map(|worker| worker.ops).sum();
+            if crew == Crew::Processes {
+                // Children that have not been waited for are in no counter of the parent.
+                phase.cpu_ns += outcome.workers.iter().map(|worker| worker.cpu_ns).sum::<u64>();
+            }
+            phase.workers = outcome.workers;
+        }
+        self.check("workers on their CPU", count, outcome.in_place);
+        Ok(outcome.values)
+    }
+
+    /// Adds a number that the workload measured in the latest phase called `phase`.
+    pub fn measure(&mut self, phase: &str, name: &str, value: f64) {
+        if let Some(phase) = self.phases.iter_mut().rev().find(|known| known.name == phase) {
+            phase.measures.insert(name.to_owned(), value);
+        }
+    }
+
+    /// Adds `p50`, `p99`, `p999` and `max` of `latencies` to the latest phase called `phase`.
+    pub(crate) fn measure_latencies(&mut self, phase: &str, latencies: &Latencies) {
+        for (name, ticks) in latencies.summary().into_iter().flatten() {
+            self.measure(phase, name, ticks as f64);
+        }
     }
 
     /// Checks that `actual` reads the same as `expected`.
@@ -233,14 +330,54 @@ impl RoundContext {
         count.succeeded += succeeded;
     }
 
-    /// Waits until everything written so far is on the device, so that its writeback does not
-    /// run during the next phase (rule M7).
+    /// As [`Self::check`] for a condition: what must hold, what was found, and whether it held.
+    pub fn check_that(&mut self, name: &str, must: impl Display, found: impl Display, passed: bool) {
+        let (expected, actual) = (must.to_string(), found.to_string());
+        self.checks.push(Check { name: name.to_owned(), expected, actual, passed });
+    }
+
+    /// Waits until everything written so far is on the device and less than 1 MiB is dirty or
+    /// under writeback, so that it does not run during the next phase (rule M7).
     ///
     /// # Errors
-    /// When syncfs(2) fails.
-    pub fn sync(&self) -> Result<(), WorkloadError> {
+    /// When syncfs(2) fails, or writeback does not end within 60 s.
+    pub fn sync(&mut self) -> Result<(), WorkloadError> {
         let root = open_root(&self.mount_point)?;
-        sys::syncfs(root.as_fd()).map_err(|errno| failed("syncfs", &self.mount_point, errno))
+        sys::syncfs(root.as_fd()).map_err(|errno| failed("syncfs", &self.mount_point, errno))?;
+        let start = std::time::Instant::now();
+        while self.meter.dirty_pages()? > QUIET_PAGES {
+            // On a busy host others write all the time; only a guest is ours alone.
+            if !self.request.may_unmount {
+                break;
+            }
+            if start.elapsed() > WRITEBACK_DEADLINE {
+                return Err(failed("wait for writeback", &self.mount_point, Errno::TIMEDOUT));
+            }
+            std::thread::sleep(WRITEBACK_POLL);
+        }
+        Ok(())
+    }
+
+    /// Syncs, drops the page cache, dentries and inodes, and checks as `cold cache` that nine
+    /// tenths of `inodes` are gone from memory (rule M8).
+    ///
+    /// # Errors
+    /// When syncing fails or `/proc/sys/vm/drop_caches` cannot be written, which needs root.
+    pub fn drop_caches(&mut self, inodes: u64) -> Result<(), WorkloadError> {
+        self.sync()?;
+        let before = inodes_in_memory()?;
+        let path = Path::new("/proc/sys/vm/drop_caches");
+        std::fs::write(path, "3\n")
+            .map_err(|error| failed("write", path, Errno::from_io_error(&error).unwrap_or(Errno::IO)))?;
+        let dropped = before.saturating_sub(inodes_in_memory()?);
+        let wanted = inodes * 9 / 10;
+        self.check_that(
+            "cold cache",
+            format!("at least {wanted} inodes dropped"),
+            dropped,
+            dropped >= wanted,
+        );
+        Ok(())
     }
 
     /// Records the phase `quiesce`: the work left over from `ops` earlier operations, which
@@ -262,23 +399,6 @@ impl RoundContext {
             }
             Ok(())
         })
-    }
-
-    fn counters(&self) -> Result<Counters, WorkloadError> {
-        let guest = self.guest_cpu()?;
-        let usage = sys::usage().map_err(|errno| failed("getrusage", Path::new("self"), errno))?;
-        Ok(Counters { guest, usage, cpu_ns: sys::process_cpu_ns() })
-    }
-
-    /// As [`Self::counters`], read in the opposite order.
-    fn counters_inside_out(&self) -> Result<Counters, WorkloadError> {
-        let cpu_ns = sys::process_cpu_ns();
-        let usage = sys::usage().map_err(|errno| failed("getrusage", Path::new("self"), errno))?;
-        Ok(Counters { cpu_ns, usage, guest: self.guest_cpu()? })
-    }
-
-    fn guest_cpu(&self) -> Result<GuestCpu, WorkloadError> {
-        sys::guest_cpu(self.stat.as_fd()).map_err(|errno| failed("read", Path::new("/proc/stat"), errno))
     }
 
     /// A context for the test of a workload's parts.
@@ -315,15 +435,16 @@ pub(crate) fn open_root(path: &Path) -> Result<OwnedFd, WorkloadError> {
     sys::open_dir(rustix::fs::CWD, &c_path(path)?).map_err(|errno| failed("open", path, errno))
 }
 
-fn difference(new: GuestCpu, old: GuestCpu) -> GuestCpu {
-    GuestCpu {
-        user: new.user.saturating_sub(old.user),
-        system: new.system.saturating_sub(old.system),
-        // proc_stat(5): iowait may go down, and idle with it.
-        idle: new.idle.saturating_sub(old.idle),
-        iowait: new.iowait.saturating_sub(old.iowait),
-        interrupt: new.interrupt.saturating_sub(old.interrupt),
-        steal: new.steal.saturating_sub(old.steal),
+/// Inodes that the kernel holds (`nr_inodes` less `nr_free_inodes`, kernel
+/// `Documentation/admin-guide/sysctl/fs.rst`).
+fn inodes_in_memory() -> Result<u64, WorkloadError> {
+    let path = Path::new("/proc/sys/fs/inode-nr");
+    let text = std::fs::read_to_string(path)
+        .map_err(|error| failed("read", path, Errno::from_io_error(&error).unwrap_or(Errno::IO)))?;
+    let mut numbers = text.split_whitespace().filter_map(|word| word.parse::<u64>().ok());
+    match (numbers.next(), numbers.next()) {
+        (Some(all), Some(free)) => Ok(all.saturating_sub(free)),
+        _ => Err(failed("read", path, Errno::PROTO)),
     }
 }
 
@@ -336,7 +457,7 @@ fn fnv1a(bytes: &[u8]) -> u64 {
 
 #[cfg(test)]
 pub(crate) mod tests {
-    use kdelta_wire::{Clock, ScenarioJob};
+    use kdelta_wire::ScenarioJob;
     use rand_chacha::rand_core::Rng;
 
     use super::*;

@@ -1,27 +1,15 @@
 //! The system calls of the workloads, without allocation or error text, so that a timed loop holds
-//! little else. Read [`Counters`] first; most calls are `rustix` calls made under a shorter name.
+//! little else. Most are `rustix` calls made under a shorter name; read [`create`] first.
 
 use std::ffi::CStr;
 use std::mem::MaybeUninit;
-use std::os::fd::{BorrowedFd, IntoRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, IntoRawFd, OwnedFd};
 
-use kdelta_wire::GuestCpu;
 use rustix::fs::{Mode, OFlags, XattrFlags};
 use rustix::io::Errno;
 use rustix::process::{Resource, Rlimit};
 use rustix::thread::CpuSet;
 use rustix::time::{ClockId, Timespec};
-
-/// What [`kdelta_wire::Phase`] counts besides the clock.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Counters {
-    /// `CLOCK_PROCESS_CPUTIME_ID`.
-    pub(crate) cpu_ns: u64,
-    /// getrusage(2).
-    pub(crate) usage: Usage,
-    /// `/proc/stat`.
-    pub(crate) guest: GuestCpu,
-}
 
 /// The part of `struct rusage` that is reported.
 #[derive(Clone, Copy, Debug, Default)]
@@ -31,6 +19,7 @@ pub(crate) struct Usage {
     pub(crate) voluntary_switches: u64,
     pub(crate) involuntary_switches: u64,
     pub(crate) minor_faults: u64,
+    pub(crate) major_faults: u64,
 }
 
 /// RDTSC.
@@ -60,13 +49,30 @@ fn nanoseconds(time: Timespec) -> u64 {
     time.tv_sec.unsigned_abs() * 1_000_000_000 + time.tv_nsec.unsigned_abs()
 }
 
-/// getrusage(2) of this process.
+/// CPU time of this thread.
+pub(crate) fn thread_cpu_ns() -> u64 {
+    nanoseconds(rustix::time::clock_gettime(ClockId::ThreadCPUTime))
+}
+
+/// getrusage(2) of this process and of its children that have ended.
 pub(crate) fn usage() -> Result<Usage, Errno> {
+    let (own, children) = (usage_of(libc::RUSAGE_SELF)?, usage_of(libc::RUSAGE_CHILDREN)?);
+    Ok(Usage {
+        user_ns: own.user_ns + children.user_ns,
+        system_ns: own.system_ns + children.system_ns,
+        voluntary_switches: own.voluntary_switches + children.voluntary_switches,
+        involuntary_switches: own.involuntary_switches + children.involuntary_switches,
+        minor_faults: own.minor_faults + children.minor_faults,
+        major_faults: own.major_faults + children.major_faults,
+    })
+}
+
+fn usage_of(who: libc::c_int) -> Result<Usage, Errno> {
     let mut usage = MaybeUninit::<libc::rusage>::uninit();
     // SAFETY: the pointer is to a whole `rusage`, which the call writes.
-    let result = unsafe { libc::getrusage(libc::RUSAGE_SELF, usage.as_mut_ptr()) };
+    let result = unsafe { libc::getrusage(who, usage.as_mut_ptr()) };
     if result != 0 {
-        return Err(Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::INVAL));
+        return Err(last_errno());
     }
     // SAFETY: the call succeeded, so it filled the structure.
     let usage = unsafe { usage.assume_init() };
@@ -79,26 +85,26 @@ pub(crate) fn usage() -> Result<Usage, Errno> {
         voluntary_switches: usage.ru_nvcsw.unsigned_abs(),
         involuntary_switches: usage.ru_nivcsw.unsigned_abs(),
         minor_faults: usage.ru_minflt.unsigned_abs(),
+        major_faults: usage.ru_majflt.unsigned_abs(),
     })
 }
 
-/// The `cpu` line of `/proc/stat`, read from the open file `stat`.
-pub(crate) fn guest_cpu(stat: BorrowedFd<'_>) -> Result<GuestCpu, Errno> {
-    let mut text = [0_u8; 256];
-    let length = rustix::io::pread(stat, &mut text, 0)?;
-    parse_cpu_line(&text[..length]).ok_or(Errno::PROTO)
+/// The error of the libc call that just failed.
+pub(crate) fn last_errno() -> Errno {
+    Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)
 }
 
-fn parse_cpu_line(text: &[u8]) -> Option<GuestCpu> {
-    let line = text.split(|&byte| byte == b'\n').next()?;
-    let mut words = std::str::from_utf8(line).ok()?.split_ascii_whitespace();
-    if words.next() != Some("cpu") {
-        return None;
-    }
-    let mut next = || words.next()?.parse::<u64>().ok();
-    let (user, nice, system, idle, iowait, irq, softirq, steal) =
-        (next()?, next()?, next()?, next()?, next()?, next()?, next()?, next()?);
-    Some(GuestCpu { user: user + nice, system, idle, iowait, interrupt: irq + softirq, steal })
+/// CPUs online, at least 1.
+pub(crate) fn online_cpus() -> usize {
+    // SAFETY: sysconf(3) takes a number and touches no memory of ours.
+    let count = unsafe { libc::sysconf(libc::_SC_NPROCESSORS_ONLN) };
+    usize::try_from(count).unwrap_or(1).max(1)
+}
+
+/// Closes a descriptor in a forked child, which keeps it from being dropped.
+pub(crate) fn close_inherited(file: &OwnedFd) {
+    // SAFETY: the child leaves by `_exit`, so `file` is neither used nor dropped after this.
+    unsafe { rustix::io::close(file.as_raw_fd()) }
 }
 
 /// Restricts this thread to `cpu` and returns the CPU it then runs on.
@@ -233,15 +239,6 @@ pub(crate) unsafe fn c_str(bytes: &[u8]) -> &CStr {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_cpu_line_is_read_by_position() {
-        let cpu = parse_cpu_line(b"cpu  1 2 3 4 5 6 7 8 9 10\ncpu0 1").expect("a cpu line");
-        let expected = GuestCpu { user: 3, system: 3, idle: 4, iowait: 5, interrupt: 13, steal: 8 };
-        assert_eq!(cpu, expected);
-        assert_eq!(parse_cpu_line(b"intr 1 2"), None);
-        assert_eq!(parse_cpu_line(b"cpu 1 2 3"), None);
-    }
 
     #[test]
     fn pinning_to_no_cpu_is_an_error() {

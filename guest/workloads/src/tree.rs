@@ -101,7 +101,7 @@ pub(crate) struct Census {
 
 impl Tree {
     /// Makes the folders of the tree that the round's parameters describe, and names its files.
-    pub(crate) fn prepare(round: &RoundContext) -> Result<Self, WorkloadError> {
+    pub(crate) fn prepare(round: &mut RoundContext) -> Result<Self, WorkloadError> {
         let (dir_count, files_per_dir) = (round.integer("dirs")?, round.integer("files")?);
         let (size, write_size) = (round.integer("size")?, round.integer("write_size")?);
         let root = round.mount_point().to_owned();
@@ -121,6 +121,7 @@ impl Tree {
                 sys::open_dir(parent.as_fd(), &name).map_err(|errno| failed("openat", &path, errno))?;
             dirs.push(Dir { name, handle });
         }
+        round.count("mkdirat", dir_count, dir_count);
         let round_robin = round.choice("order")? == "round-robin";
         let fsync = round.choice("sync")? == "fsync";
         Ok(Self { root, dirs, files_per_dir, round_robin, names, size, block, fsync })
@@ -139,6 +140,25 @@ impl Tree {
     /// Bytes that all files must have together.
     pub(crate) fn total_bytes(&self) -> u64 {
         self.file_count() * self.size
+    }
+
+    /// Claims the system calls of [`Self::create`].
+    pub(crate) fn count_creation(&self, round: &mut RoundContext) {
+        let files = self.file_count();
+        let writes = match self.block.len() as u64 {
+            0 => 0,
+            write_size => files * self.size.div_ceil(write_size),
+        };
+        for (call, count) in [
+            ("openat", files),
+            ("write", writes),
+            ("fsync", if self.fsync { files } else { 0 }),
+            ("close", files),
+        ] {
+            if count > 0 {
+                round.count(call, count, count);
+            }
+        }
     }
 
     /// Creates and writes every file. Timed: nothing here but system calls and their arguments.

@@ -1,10 +1,10 @@
 //! Removing many files from one thread, and the work that removal leaves behind. Read [`Unlink`]
 //! first; the tree is in `tree`.
 
-use kdelta_wire::FilesystemKind;
-
 use crate::tree::{self, Tree};
-use crate::{PhaseInfo, RoundContext, ScenarioInfo, Workload, WorkloadError, WorkloadInfo, create};
+use crate::{
+    CheckInfo, PhaseInfo, Proof, RoundContext, ScenarioInfo, Workload, WorkloadError, WorkloadInfo, create,
+};
 
 static INFO: WorkloadInfo = WorkloadInfo {
     name: "unlink",
@@ -20,15 +20,24 @@ static INFO: WorkloadInfo = WorkloadInfo {
     parameters: tree::PARAMETERS,
     limits: tree::LIMITS,
     phases: &[
-        PhaseInfo { name: "unlink", operation: "one file removed", primary: true },
-        PhaseInfo { name: "rmdir", operation: "one empty folder removed", primary: false },
+        PhaseInfo { name: "unlink", operation: "one file removed", primary: true, scenarios: &[] },
+        PhaseInfo { name: "rmdir", operation: "one empty folder removed", primary: false, scenarios: &[] },
         PhaseInfo {
             name: "quiesce",
             operation: "one file removed before; the time is syncfs and, in a guest, unmount",
             primary: false,
+            scenarios: &[],
         },
     ],
-    filesystems: &FilesystemKind::ALL,
+    measures: &[],
+    checks: &[CheckInfo {
+        name: "folders left",
+        summary: "every folder is gone, and one with a file in it cannot be removed",
+        scenarios: &[],
+        proof: Proof::Injection { scenario: "hot", inject: "unlinkat:retval=0:when=63" },
+    }],
+    refusals: &[],
+    scale: "files",
     presets: create::PRESETS,
 };
 
@@ -43,14 +52,14 @@ impl Workload for Unlink {
     fn round(&self, round: &mut RoundContext) -> Result<(), WorkloadError> {
         let tree = Tree::prepare(round)?;
         tree.create()?;
+        tree.count_creation(round);
         round.sync()?;
         let (files, dirs) = (tree.file_count(), tree.dir_count());
         round.phase("unlink", files, || tree.unlink())?;
-        round.count("unlink", files, files);
         // Nothing slow between the phases: the filesystem's background work would run untimed.
         let folders = tree.close()?;
         round.phase("rmdir", dirs, || folders.rmdir())?;
-        round.count("rmdir", dirs, dirs);
+        round.count("unlinkat", files + dirs, files + dirs);
         // Every call succeeded and a folder with a file in it cannot be removed; this is the proof.
         round.check("folders left", 0, folders.remaining()?);
         drop(folders);

@@ -53,7 +53,7 @@ fn metrics(arm: &Arm) -> Vec<(Metric, bool)> {
     let mut list = Vec::new();
     for scenario in &arm.scenarios {
         let Ok(selection) = kdelta_workloads::find(&scenario.workload) else { continue };
-        for phase in selection.workload.info().phases {
+        for phase in selection.workload.info().phases_of(selection.scenario) {
             for kind in MetricKind::ALL {
                 let metric = Metric { scenario: scenario.id.clone(), phase: phase.name.to_owned(), kind };
                 list.push((metric, phase.primary && kind == MetricKind::Elapsed));

@@ -429,11 +429,11 @@ fn parameters(
     used: &mut BTreeSet<String>,
 ) -> Result<Parameters, ConfigError> {
     let (info, scenario) = (selection.workload.info(), selection.scenario);
-    if !info.filesystems.contains(&kind) {
-        let known: Vec<&str> = info.filesystems.iter().map(|kind| kind.name()).collect();
+    if let Some(reason) = info.refusal(scenario, kind) {
+        let known: Vec<&str> = info.filesystems(scenario).map(FilesystemKind::name).collect();
         return Err(ConfigError::invalid(
             place,
-            format!("{} does not run on {kind}; it runs on {}", info.name, known.join(", ")),
+            format!("{} does not run on {kind}: {reason}; it runs on {}", selection.name(), known.join(", ")),
         ));
     }
     let preset = settings.preset.as_deref().unwrap_or("guest");

@@ -63,10 +63,10 @@ pub(crate) fn plan(yaml: &str, mode: MeasureMode) -> Plan {
 pub(crate) fn rounds(arm: &Arm, value: &dyn Fn(&Metric) -> f64) -> Vec<Round> {
     let mut rounds = Vec::new();
     for scenario in &arm.scenarios {
-        let info = kdelta_workloads::find(&scenario.workload).expect("a workload").workload.info();
+        let selection = kdelta_workloads::find(&scenario.workload).expect("a workload");
         for number in 0..scenario.warmup + scenario.rounds {
             let warmup = number < scenario.warmup;
-            let phases = info.phases.iter().map(|phase| {
+            let phases = selection.workload.info().phases_of(selection.scenario).map(|phase| {
                 let kind = kdelta_model::MetricKind::Elapsed;
                 let metric = Metric { scenario: scenario.id.clone(), phase: phase.name.to_owned(), kind };
                 // A first round is slower: caches are cold.
@@ -113,6 +113,7 @@ fn phase_of(name: &str, value: f64) -> Phase {
         involuntary_switches: 2,
         minor_faults: 7,
         guest: GuestCpu { system: cpu_ns / 10_000_000, ..GuestCpu::default() },
+        ..Phase::default()
     }
 }
 

@@ -2,7 +2,7 @@
 
 use anyhow::Context;
 use camino::Utf8Path;
-use kdelta_wire::{Clock, ParameterValue, Parameters, RoundRequest, ScenarioJob};
+use kdelta_wire::{Clock, FilesystemKind, ParameterValue, Parameters, RoundRequest, ScenarioJob};
 use kdelta_workloads::{ALL, Selection, WorkloadInfo};
 
 use crate::args::Workloads;
@@ -33,12 +33,16 @@ fn list() -> String {
     let mut text = String::new();
     for workload in ALL {
         let info = workload.info();
-        let kinds: Vec<&str> = info.filesystems.iter().map(|kind| kind.name()).collect();
-        text.push_str(&format!("{}: {} ({})\n", info.name, info.title, kinds.join(", ")));
+        text.push_str(&format!("{}: {}\n", info.name, info.title));
         for scenario in info.scenarios {
             let name = format!("{}/{}", info.name, scenario.name);
             let default = if scenario.default { " [default]" } else { "" };
-            text.push_str(&format!("  {name:<26} {}{default}\n", scenario.summary));
+            let kinds: Vec<&str> = info.filesystems(scenario).map(FilesystemKind::name).collect();
+            let only = match kinds.len() < FilesystemKind::ALL.len() {
+                true => format!(" ({} only)", kinds.join(", ")),
+                false => String::new(),
+            };
+            text.push_str(&format!("  {name:<26} {}{only}{default}\n", scenario.summary));
         }
     }
     text.push_str("\n`kdelta workloads NAME` describes one and its parameters.\n");
