@@ -1,6 +1,6 @@
 //! Counts of events (faults, lock acquisitions, overflows), one total per boot. Read [`compare_counts`] first.
 
-use statrs::distribution::{Beta, Binomial, ChiSquared, ContinuousCDF, Discrete, DiscreteCDF};
+use statrs::distribution::{Beta, Binomial, ChiSquared, ContinuousCDF, Discrete};
 
 use crate::sample::{Interval, StatsError, check_level};
 use crate::welch::student_quantile;

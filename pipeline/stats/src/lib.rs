@@ -16,6 +16,7 @@ mod ab;
 mod components;
 mod counts;
 mod culprit;
+mod diagnostics;
 mod factorial;
 mod looks;
 mod mann_whitney;
@@ -38,6 +39,10 @@ pub use ab::{
 pub use components::{LagOne, VarianceComponents, lag_one, variance_components};
 pub use counts::{CountSummary, LARGE_COUNT, MOST_EVENTS, compare_counts};
 pub use culprit::{Levels, log_likelihood_ratio, posterior};
+pub use diagnostics::{
+    FLAG_P, FLAG_SPREAD, Flag, Modes, Outliers, Spread, first_round, modes, outlying_boots,
+    rarest_excluded_mode, session_drift, spread,
+};
 pub use factorial::{
     Contrast, FactorialBlock, FactorialSummary, analyze_factorial, feature_cost, interaction_ratio,
     share_recovered,
