@@ -2,7 +2,7 @@
 //! identity, audit, hardware and caveats. Read [`text`] first.
 
 use kdelta_model::{
-    BootPurpose, BootRecord, Cell, Comparison, Determinism, Direction, Factorial, KernelIdentity,
+    BootPurpose, BootRecord, Cell, Comparison, Determinism, Direction, Factorial, Gate, GateState, KernelIdentity,
     MeasureMode, MetricKind, Outcome, RunRecord, Verdict,
 };
 use minijinja::{Environment, UndefinedBehavior};
@@ -57,6 +57,7 @@ pub fn text(record: &RunRecord) -> Result<String, ReportError> {
     sections.extend(setups(record));
     sections.extend(identity(record));
     sections.extend(audit(record));
+    sections.extend(gates(record));
     sections.extend(findings(record));
     sections.extend(hardware(record));
     sections.extend(method(record));
@@ -299,6 +300,45 @@ fn factorial(factorial: &Factorial) -> Option<Section> {
     })
 }
 
+/// Conditions of valid measurement: those that are not met with what to do, the others as a list.
+fn gates(record: &RunRecord) -> Option<Section> {
+    /// More of one rule are counted, not listed.
+    const LISTED: usize = 3;
+    if record.gates.is_empty() {
+        return None;
+    }
+    let mut rules: Vec<&str> = record.gates.iter().map(|gate| gate.rule.as_str()).collect();
+    rules.dedup();
+    let of = |rule: &str, state: GateState| -> Vec<&Gate> {
+        record.gates.iter().filter(|gate| gate.rule == rule && gate.state == state).collect()
+    };
+    let mut lines = Vec::new();
+    for rule in &rules {
+        for state in [GateState::Void, GateState::Missed, GateState::Noted] {
+            let gates = of(rule, state);
+            for gate in gates.iter().take(LISTED) {
+                let text = format!("{rule} {}: {}: {}", state.name(), gate.subject, gate.finding);
+                lines.push(wrap(&text, "", "    "));
+            }
+            if gates.len() > LISTED {
+                lines.push(format!("    and {} more of {rule}", gates.len() - LISTED));
+            }
+            lines.extend(gates.first().map(|gate| wrap(&format!("-> {}", gate.next), "    ", "       ")));
+        }
+    }
+    let whole = |state: GateState| -> Vec<&str> {
+        let all = |rule: &&&str| record.gates.iter().all(|gate| gate.rule != ***rule || gate.state == state);
+        rules.iter().filter(all).copied().collect()
+    };
+    for (words, state) in [("met", GateState::Met), ("not measured", GateState::NotMeasured)] {
+        let names = whole(state);
+        if !names.is_empty() {
+            lines.push(wrap(&format!("{words}: {}", names.join(", ")), "", "    "));
+        }
+    }
+    Some(Section { title: "Gates".to_owned(), note: String::new(), table: lines.join("\n") })
+}
+
 /// User, system and process CPU beside the elapsed cost.
 fn split(record: &RunRecord) -> Option<Section> {
     let mut table = Table::new(&[
@@ -519,7 +559,7 @@ fn round_values(boot: &BootRecord, metric: &kdelta_model::Metric) -> String {
         .filter(|round| round.scenario == metric.scenario && !round.warmup)
         .flat_map(|round| &round.phases)
         .filter(|phase| phase.name == metric.phase)
-        .filter_map(|phase| MetricKind::value(metric.kind, phase))
+        .filter_map(|phase| metric.kind.value(phase))
         .map(|value| format!("{value:.2}"))
         .collect();
     values.join(" ")

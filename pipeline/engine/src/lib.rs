@@ -16,6 +16,7 @@ pub mod debian;
 pub mod doctor;
 pub mod event;
 pub mod fetch;
+pub mod gates;
 pub mod git;
 pub mod host;
 pub mod image;

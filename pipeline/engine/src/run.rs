@@ -364,6 +364,7 @@ fn session(
         boots: Vec::new(),
         comparisons: Vec::new(),
         factorials: Vec::new(),
+        gates: Vec::new(),
         caveats: Vec::new(),
     }
 }
@@ -455,6 +456,8 @@ pub fn judge(record: &mut RunRecord) -> Result<(), kdelta_stats::StatsError> {
     let judgement = compare::judge(&record.plan, &record.boots)?;
     record.comparisons = judgement.comparisons;
     record.factorials = judgement.factorials;
+    record.gates = crate::gates::list(record);
+    crate::gates::lower(&record.gates, &mut record.comparisons);
     record.caveats = crate::caveats::list(record);
     Ok(())
 }

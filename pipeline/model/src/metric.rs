@@ -1,5 +1,5 @@
 //! Which numbers are judged. Read [`Metric`] first; [`MetricKind::value`] is the only place where
-//! a raw counter becomes a number with a unit.
+//! a raw counter or a workload's measure becomes a number with a unit.
 
 use std::fmt;
 
@@ -17,8 +17,8 @@ pub struct Metric {
     pub kind: MetricKind,
 }
 
-/// Which counter of a phase, always divided by its operations.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+/// Which number of a phase: a counter divided by its operations, or what the workload measured.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum MetricKind {
     /// Elapsed ticks per operation: everything that ran in the guest, kernel threads and idle
@@ -30,16 +30,24 @@ pub enum MetricKind {
     System,
     /// User time per operation, as getrusage(2) has it.
     User,
+    /// The workload's own measure of this name ([`kdelta_wire::Phase::measures`]).
+    Measure(String),
 }
 
 /// Unit of a metric.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Unit {
     /// Executed guest instructions per operation.
     InstructionsPerOp,
     /// Nanoseconds per operation.
     NanosecondsPerOp,
+    /// Executed guest instructions.
+    Instructions,
+    /// Nanoseconds.
+    Nanoseconds,
+    /// Any other, as the workload names it: `MB/s`.
+    Named(String),
 }
 
 /// Which way is better.
@@ -53,13 +61,14 @@ pub enum Direction {
 }
 
 impl MetricKind {
-    /// Every kind; the first is the primary one, which verdicts are about.
-    pub const ALL: [Self; 4] = [Self::Elapsed, Self::Cpu, Self::System, Self::User];
+    /// The counters that every phase has; the first is the primary one, which verdicts are about.
+    pub const COUNTERS: [Self; 4] = [Self::Elapsed, Self::Cpu, Self::System, Self::User];
 
-    /// One word for tables.
+    /// A word or two for tables.
     #[must_use]
-    pub fn name(self) -> &'static str {
+    pub fn name(&self) -> &str {
         match self {
+            Self::Measure(name) => name,
             Self::Elapsed => "elapsed",
             Self::Cpu => "cpu",
             Self::System => "sys",
@@ -67,28 +76,24 @@ impl MetricKind {
         }
     }
 
-    /// Value of this metric in `phase`, per operation; `None` when the phase has no operations.
+    /// Value of this metric in `phase`: per operation for counters; `None` when the phase has no
+    /// operations, or no such measure.
     #[must_use]
     #[expect(clippy::cast_precision_loss, reason = "counters stay far below 2^53")]
-    pub fn value(self, phase: &Phase) -> Option<f64> {
+    pub fn value(&self, phase: &Phase) -> Option<f64> {
         let ticks = match self {
             Self::Elapsed => phase.elapsed,
             Self::Cpu => phase.cpu_ns,
             Self::System => phase.system_ns,
             Self::User => phase.user_ns,
+            Self::Measure(name) => return phase.measures.get(name).copied(),
         };
         (phase.ops > 0).then(|| ticks as f64 / phase.ops as f64)
-    }
-
-    /// Which way is better.
-    #[must_use]
-    pub fn direction(self) -> Direction {
-        Direction::LowerIsBetter
     }
 }
 
 impl Unit {
-    /// Unit of every metric under `clock`: under icount a nanosecond of guest time *is* an
+    /// Unit of every counter under `clock`: under icount a nanosecond of guest time *is* an
     /// instruction.
     #[must_use]
     pub fn of(clock: Clock) -> Self {
@@ -98,12 +103,25 @@ impl Unit {
         }
     }
 
+    /// Unit of a measure that is called `name`; `ticks` are what `clock` counts.
+    #[must_use]
+    pub fn named(name: &str, clock: Clock) -> Self {
+        match (name, clock) {
+            ("ticks", Clock::Instructions) => Self::Instructions,
+            ("ticks", Clock::Nanoseconds) => Self::Nanoseconds,
+            _ => Self::Named(name.to_owned()),
+        }
+    }
+
     /// As tables print it.
     #[must_use]
-    pub fn name(self) -> &'static str {
+    pub fn name(&self) -> &str {
         match self {
             Self::InstructionsPerOp => "instructions/op",
             Self::NanosecondsPerOp => "ns/op",
+            Self::Instructions => "instructions",
+            Self::Nanoseconds => "ns",
+            Self::Named(name) => name,
         }
     }
 }
@@ -111,7 +129,7 @@ impl Unit {
 impl fmt::Display for Metric {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}, {}", self.scenario, self.phase)?;
-        match self.kind {
+        match &self.kind {
             MetricKind::Elapsed => Ok(()),
             kind => write!(f, ", {}", kind.name()),
         }
