@@ -2,7 +2,7 @@
 //! tables and caveats. Read [`judge`] first. Everything here can be made again from the raw
 //! rounds of a run record.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use kdelta_model::{
     Arm, BootPurpose, BootRecord, Cell, Comparison, Determinism, Estimate, Factorial, MeasureMode, Metric,
@@ -40,7 +40,9 @@ pub fn judge(plan: &Plan, boots: &[BootRecord]) -> Result<Judgement, StatsError>
     let data = Observations::new(plan, boots)?;
     let mut comparisons = Vec::new();
     for pair in &plan.pairs {
-        for (metric, primary) in metrics(&plan.arms[pair.arm]) {
+        let judged = judged(plan, &[pair.base, pair.arm]);
+        for (metric, primary_phase) in metrics(&plan.arms[pair.arm]) {
+            let primary = primary_phase && metric.kind == judged;
             comparisons.push(data.compare(*pair, metric, primary)?);
         }
     }
@@ -48,7 +50,12 @@ pub fn judge(plan: &Plan, boots: &[BootRecord]) -> Result<Judgement, StatsError>
     Ok(Judgement { comparisons, factorials: data.factorials()? })
 }
 
-/// Metrics of an arm, with whether a verdict is about them: the elapsed cost of primary phases.
+/// Which count a verdict on these arms is about.
+fn judged(plan: &Plan, arms: &[usize]) -> MetricKind {
+    MetricKind::judged(plan.mode, arms.iter().map(|arm| &plan.arms[*arm].guest.disk))
+}
+
+/// Metrics of an arm, with whether their phase is one that verdicts are about.
 fn metrics(arm: &Arm) -> Vec<(Metric, bool)> {
     let mut list = Vec::new();
     for scenario in &arm.scenarios {
@@ -56,7 +63,7 @@ fn metrics(arm: &Arm) -> Vec<(Metric, bool)> {
         for phase in selection.workload.info().phases {
             for kind in MetricKind::ALL {
                 let metric = Metric { scenario: scenario.id.clone(), phase: phase.name.to_owned(), kind };
-                list.push((metric, phase.primary && kind == MetricKind::Elapsed));
+                list.push((metric, phase.primary));
             }
         }
     }
@@ -306,16 +313,11 @@ impl<'a> Observations<'a> {
     fn factorials(&self) -> Result<Vec<Factorial>, StatsError> {
         let Some(layout) = Layout::find(self.plan) else { return Ok(Vec::new()) };
         let mut tables = Vec::new();
-        let all = metrics(&self.plan.arms[layout.cells[0]]);
-        let primary: BTreeSet<(&str, &str)> = all
-            .iter()
-            .filter(|(_, primary)| *primary)
-            .map(|(metric, _)| (metric.scenario.as_str(), metric.phase.as_str()))
-            .collect();
-        for (metric, _) in all.clone() {
-            let shown = matches!(metric.kind, MetricKind::Elapsed | MetricKind::System);
-            let judged = primary.contains(&(metric.scenario.as_str(), metric.phase.as_str()));
-            if shown && judged && layout.cells.iter().all(|arm| !self.values(*arm, &metric).is_empty()) {
+        // One count for all cells, or they could not be set against each other.
+        let shown = [judged(self.plan, &layout.cells), MetricKind::System];
+        for (metric, primary_phase) in metrics(&self.plan.arms[layout.cells[0]]) {
+            let wanted = primary_phase && shown.contains(&metric.kind);
+            if wanted && layout.cells.iter().all(|arm| !self.values(*arm, &metric).is_empty()) {
                 tables.push(self.factorial(&layout, metric)?);
             }
         }

@@ -117,17 +117,36 @@ impl Disk {
         };
         Some(self.size.unwrap_or(default))
     }
+
+    /// Its type, as experiment files spell it.
+    #[must_use]
+    pub fn kind_name(&self) -> &'static str {
+        match self.kind {
+            DiskKind::None => "none",
+            DiskKind::Ram => "ram",
+            DiskKind::Nvme => "nvme",
+            DiskKind::VirtioBlk => "virtio-blk",
+        }
+    }
+
+    /// Whether threads of the host serve it: its completions arrive at moments that no seed fixes.
+    #[must_use]
+    pub fn is_served_by_host(&self) -> bool {
+        match self.kind {
+            DiskKind::None | DiskKind::Ram => false,
+            DiskKind::Nvme | DiskKind::VirtioBlk => true,
+        }
+    }
 }
 
 impl fmt::Display for Disk {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Some(size) = self.capacity() else { return f.write_str("none") };
-        let frontend = match self.kind {
-            DiskKind::None | DiskKind::Ram => return write!(f, "ram (brd) {size}"),
-            DiskKind::Nvme => "nvme",
-            DiskKind::VirtioBlk => "virtio-blk",
-        };
-        write!(f, "{frontend} (emulated) {size}, cache={}, aio={}", self.cache.name(), self.aio.name())
+        let kind = self.kind_name();
+        if !self.is_served_by_host() {
+            return write!(f, "{kind} (brd) {size}");
+        }
+        write!(f, "{kind} (emulated) {size}, cache={}, aio={}", self.cache.name(), self.aio.name())
     }
 }
 
