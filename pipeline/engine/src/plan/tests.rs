@@ -222,6 +222,21 @@ fn a_workload_name_stands_for_its_default_scenarios() {
     assert!(ids("{workload: xattr, name: x}").contains(&"x/flistxattr".to_owned()));
 }
 
+#[test]
+fn counts_on_a_disk_that_the_host_serves_get_four_rounds_of_warm_up_unless_the_experiment_says() {
+    let warmups = |disk: &str, workload: &str, mode| -> Vec<u32> {
+        let yaml = with_xfs(&format!("disk: {{type: {disk}}}")).replace("xattr/flistxattr", workload);
+        plan(&yaml, mode).arms.iter().flat_map(|arm| &arm.scenarios).map(|it| it.warmup).collect()
+    };
+    assert_eq!(warmups("ram", "create", Instructions), [1, 1]);
+    assert_eq!(warmups("nvme", "create", Instructions), [4, 4], "the other arm of the pair gets as many");
+    assert_eq!(warmups("virtio-blk", "create", Instructions), [4, 4]);
+    assert_eq!(warmups("nvme", "create", Wall), [1, 1]);
+    assert_eq!(warmups("nvme", "create, warmup: 2", Instructions), [2, 2]);
+    assert_eq!(warmups("nvme", "create, warmup: 0", Instructions), [0, 0]);
+    assert_eq!(warmups("ram", "create, warmup: 3", Instructions), [3, 3]);
+}
+
 /// Every contradiction, as a change of an experiment that is good.
 #[test]
 fn every_contradiction_is_refused_with_its_place_and_a_way_out() {
