@@ -74,9 +74,20 @@ fn metrics(arm: &Arm) -> Vec<(Metric, bool)> {
 #[derive(Clone, Debug, PartialEq)]
 struct BootValue {
     seed: u64,
-    started_seconds: f64,
+    /// When, for the drift: seconds since the session's start in wall mode. In instructions mode the
+    /// boot's place in the plan, because the clock of the host also tells how many guests ran at a time.
+    time: f64,
     rounds: Vec<f64>,
     value: f64,
+}
+
+/// Where a boot lies on the axis of its session's drift; see [`BootValue::time`].
+#[expect(clippy::cast_precision_loss, reason = "a session has at most thousands of boots")]
+fn time(mode: MeasureMode, boot: &BootRecord) -> f64 {
+    match mode {
+        MeasureMode::Instructions => boot.index as f64,
+        MeasureMode::Wall => boot.started_seconds,
+    }
 }
 
 type Table = BTreeMap<(usize, Metric), Vec<BootValue>>;
@@ -111,8 +122,7 @@ impl<'a> Observations<'a> {
                     continue;
                 }
                 let value = kdelta_stats::midmean(&rounds)?;
-                let (seed, started_seconds) = (boot.seed, boot.started_seconds);
-                let entry = BootValue { seed, started_seconds, rounds, value };
+                let entry = BootValue { seed: boot.seed, time: time(plan.mode, boot), rounds, value };
                 table.entry((boot.arm, metric)).or_default().push(entry);
             }
         }
@@ -244,10 +254,7 @@ impl<'a> Observations<'a> {
             return Ok(Err("a boot value is zero: no relative change can be given".to_owned()));
         }
         let boots = |values: &[BootValue]| -> Vec<Boot> {
-            values
-                .iter()
-                .map(|value| Boot { y: value.value.ln(), t: value.started_seconds, session: 0 })
-                .collect()
+            values.iter().map(|value| Boot { y: value.value.ln(), t: value.time, session: 0 }).collect()
         };
         let rounds: Vec<&[f64]> = base.iter().chain(arm).map(|value| value.rounds.as_slice()).collect();
         let resolution_log = kdelta_stats::resolution(&rounds)?.extension_log();

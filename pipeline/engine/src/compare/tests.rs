@@ -218,6 +218,30 @@ fn wall_time_is_judged_by_boots_and_not_checked_for_determinism() {
 }
 
 #[test]
+fn a_drift_is_over_the_order_of_boots_for_counts_and_over_the_clock_for_time() {
+    let estimate_of = |mode, clock: fn(usize) -> f64| {
+        let plan = plan(TWO_ARMS, mode);
+        let value = |arm: &str, boot: &PlannedBoot, _: &Metric| {
+            (if arm == "child" { 820.0 } else { 800.0 })
+                + boot.index as f64
+                + wobble(boot.seed + 3 * boot.arm as u64)
+                + if boot.purpose == BootPurpose::Repeat { 0.4 } else { 0.0 }
+        };
+        let mut boots = boots(&plan, value);
+        for boot in &mut boots {
+            boot.started_seconds = clock(boot.index);
+        }
+        estimate(&primary(&plan, &boots)).clone()
+    };
+    let one = |index: usize| 3.0 * index as f64;
+    // Three guests at a time, with a break in between.
+    let three = |index: usize| 4.0 * (index / 3) as f64 + if index > 9 { 900.0 } else { 0.0 };
+    assert_eq!(estimate_of(Instructions, one), estimate_of(Instructions, three));
+    about(estimate_of(Instructions, one).percent, 2.5, 0.25);
+    assert_ne!(estimate_of(Wall, one), estimate_of(Wall, three));
+}
+
+#[test]
 fn fewer_boots_than_the_first_look_needs_say_how_many_are_missing() {
     let plan = plan(&format!("{TWO_ARMS}boots: 1\n"), Wall);
     let comparison = primary(&plan, &boots(&plan, |arm, _, _| if arm == "child" { 900.0 } else { 800.0 }));
