@@ -20,6 +20,9 @@ const ALPHA: f64 = 0.05;
 const EQUIVALENCE_ALPHA: f64 = 0.10;
 /// Spread ratio from which a second, unequal-variance interval must agree (statistics.md, section 4).
 const SPREAD_RATIO: f64 = 2.0;
+/// Fewest seeds whose agreement says something of other seeds: the bound 0.05^(1/n) is 5 % for one
+/// seed and reaches one half, "most seeds", with five (55 %).
+const SEEDS_FOR_SHARE: usize = 5;
 /// Boots per arm after which a session does not go on.
 const MOST_BOOTS: usize = 60;
 
@@ -459,7 +462,7 @@ fn estimate_of_pairs(
     decision: &Decision,
     margin_log: f64,
 ) -> Result<Estimate, StatsError> {
-    let agree = summary.same_sign || summary.all_inside(margin_log);
+    let agree = summary.n >= SEEDS_FOR_SHARE && (summary.same_sign || summary.all_inside(margin_log));
     let detectable = match summary.sd_log {
         Some(sd) if sd > 0.0 => Some(kdelta_stats::minimum_detectable_log(sd, summary.n, Design::Paired)?),
         _ => None,

@@ -242,6 +242,20 @@ fn a_drift_is_over_the_order_of_boots_for_counts_and_over_the_clock_for_time() {
 }
 
 #[test]
+fn a_few_seeds_that_agree_say_nothing_of_all_seeds() {
+    let share = |seeds: u32| {
+        let plan = plan(&format!("{TWO_ARMS}boots: {seeds}\n"), Instructions);
+        let boots = boots(&plan, |arm, _, _| if arm == "child" { 824.0 } else { 800.0 });
+        estimate(&primary(&plan, &boots)).seed_share_percent
+    };
+    for seeds in 1..5 {
+        assert_eq!(share(seeds), None, "{seeds} seeds");
+    }
+    about(share(5).expect("five agree"), 54.93, 0.01);
+    about(share(12).expect("twelve agree"), 77.91, 0.01);
+}
+
+#[test]
 fn fewer_boots_than_the_first_look_needs_say_how_many_are_missing() {
     let plan = plan(&format!("{TWO_ARMS}boots: 1\n"), Wall);
     let comparison = primary(&plan, &boots(&plan, |arm, _, _| if arm == "child" { 900.0 } else { 800.0 }));
