@@ -9,6 +9,7 @@ use camino::{Utf8Path, Utf8PathBuf};
 use kdelta_model::{BootRecord, RECORD_VERSION, RunRecord};
 
 use crate::layout::{Lock, write_atomically};
+use crate::shell::quote;
 
 mod validate;
 
@@ -34,7 +35,10 @@ pub enum JournalError {
         source: io::Error,
     },
     /// The folder of a new run exists.
-    #[error("{0} exists already; go on with `--resume {0}`, or choose another folder with --out")]
+    #[error(
+        "{0} exists already; go on with `kdelta run --resume {resume}`, or choose another folder with --out",
+        resume = quote(.0.as_str())
+    )]
     Exists(Utf8PathBuf),
     /// The folder of a new run holds something else.
     #[error("{0} is not empty; choose another run folder with --out")]
@@ -43,7 +47,7 @@ pub enum JournalError {
     #[error("{0} holds no run (no session.json); give the folder that `kdelta run` printed")]
     NoRun(Utf8PathBuf),
     /// The run has no record yet.
-    #[error("the run {0} is not finished; go on with: kdelta run --resume {0}")]
+    #[error("the run {0} is not finished; go on with: kdelta run --resume {resume}", resume = quote(.0.as_str()))]
     Unfinished(Utf8PathBuf),
     /// Another kdelta works on it.
     #[error("another kdelta works on {0}; wait for it to end")]

@@ -3,7 +3,7 @@
 
 use anyhow::{Context, bail};
 use camino::Utf8PathBuf;
-use kdelta_engine::config;
+use kdelta_engine::{config, shell};
 use kdelta_model::{
     ArmSettings, Experiment, FilesystemSettings, KernelSettings, KernelSource, MeasureChoice, PatchSource,
     WorkloadSettings,
@@ -22,12 +22,11 @@ pub fn run(global: &Global, args: &Compare) -> anyhow::Result<Exit> {
     let yaml = yaml(&experiment)?;
     if let Some(path) = &args.write_experiment {
         std::fs::write(path, &yaml).with_context(|| format!("cannot write {path}"))?;
-        say(format!("wrote {path}; run it with: kdelta run {path}"))?;
+        say(format!("wrote {path}; run it with: kdelta run {}", shell::quote(path.as_str())))?;
         return Ok(Exit::NoRegression);
     }
     let loaded = config::parse("the command line", &yaml, folder, &Default::default())?;
-    let command = std::env::args().collect::<Vec<_>>().join(" ");
-    run::execute(global, &loaded, &args.running, &command)
+    run::execute(global, &loaded, &args.running, &run::command_line())
 }
 
 /// The experiment as a file.

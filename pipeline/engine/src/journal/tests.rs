@@ -131,6 +131,20 @@ fn a_folder_is_never_used_for_two_runs_and_needs_a_run_to_go_on_with() {
     assert!(error.starts_with("cannot read ") && error.contains("nothing: No such file"), "{error}");
 }
 
+#[test]
+fn a_hint_to_resume_can_be_typed_as_it_is() {
+    let path = Utf8PathBuf::from("it's mine/$run");
+    let resume = r"kdelta run --resume 'it'\''s mine/$run'";
+    assert_eq!(
+        JournalError::Exists(path.clone()).to_string(),
+        format!("it's mine/$run exists already; go on with `{resume}`, or choose another folder with --out")
+    );
+    assert_eq!(
+        JournalError::Unfinished(path).to_string(),
+        format!("the run it's mine/$run is not finished; go on with: {resume}")
+    );
+}
+
 /// Whether `edit` of a stored session is refused, and how.
 fn refused(edit: impl FnOnce(&mut RunRecord)) -> String {
     let bench = Bench::new();
