@@ -43,6 +43,11 @@ pub enum JournalError {
     /// The folder of a new run holds something else.
     #[error("{0} is not empty; choose another run folder with --out")]
     NotEmpty(Utf8PathBuf),
+    /// There is no such file or folder.
+    #[error(
+        "there is no run {0:?}; give the folder that `kdelta run` printed (kdelta-runs/NAME-TIME, or that of --out)"
+    )]
+    Absent(Utf8PathBuf),
     /// The folder holds no run.
     #[error("{0} holds no run (no session.json); give the folder that `kdelta run` printed")]
     NoRun(Utf8PathBuf),
@@ -53,7 +58,9 @@ pub enum JournalError {
     #[error("another kdelta works on {0}; wait for it to end")]
     Busy(Utf8PathBuf),
     /// A file cannot be understood.
-    #[error("{path} cannot be understood ({message}); it was written by another version or is damaged")]
+    #[error(
+        "{path} cannot be understood ({message}); it was written by another version or is damaged: use the kdelta that wrote it, or run the experiment again"
+    )]
     Malformed {
         /// The file.
         path: Utf8PathBuf,
@@ -92,15 +99,28 @@ impl RunFolder {
         }
     }
 
+    /// Says early that there is no run to go on with.
+    ///
+    /// # Errors
+    /// When `path` is not there, or is no run folder.
+    pub fn check_begun(path: &Utf8Path) -> Result<(), JournalError> {
+        if path.join(SESSION).exists() {
+            return Ok(());
+        }
+        Err(if path.exists() {
+            JournalError::NoRun(path.to_owned())
+        } else {
+            JournalError::Absent(path.to_owned())
+        })
+    }
+
     /// Opens a run to go on with it: the session and the boots that ended. A last line torn by a
     /// crash is cut off.
     ///
     /// # Errors
     /// When there is no run, it is damaged, or somebody works on it.
     pub fn reopen(path: &Utf8Path) -> Result<(Self, RunRecord, Vec<BootRecord>), JournalError> {
-        if !path.join(SESSION).exists() {
-            return Err(JournalError::NoRun(path.to_owned()));
-        }
+        Self::check_begun(path)?;
         let session: RunRecord = read_record(&path.join(SESSION))?;
         let folder = Self::open_locked(path)?;
         let mut boots: BTreeMap<usize, BootRecord> = BTreeMap::new();
@@ -193,6 +213,9 @@ impl RunFolder {
 /// # Errors
 /// When there is none or it is of another version.
 pub fn read_finished(path: &Utf8Path) -> Result<RunRecord, JournalError> {
+    if !path.exists() {
+        return Err(JournalError::Absent(path.to_owned()));
+    }
     if !path.is_dir() {
         return read_record(path);
     }

@@ -21,7 +21,8 @@ pub fn run(global: &Global, args: &Compare) -> anyhow::Result<Exit> {
     let experiment = experiment(args, folder.as_str())?;
     let yaml = yaml(&experiment)?;
     if let Some(path) = &args.write_experiment {
-        std::fs::write(path, &yaml).with_context(|| format!("cannot write {path}"))?;
+        std::fs::write(path, &yaml)
+            .with_context(|| format!("cannot write {path}; give a file in a folder that exists"))?;
         say(format!("wrote {path}; run it with: kdelta run {}", shell::quote(path.as_str())))?;
         return Ok(Exit::NoRegression);
     }

@@ -7,6 +7,7 @@ use anyhow::{Context as _, bail};
 use camino::{Utf8Path, Utf8PathBuf};
 use jiff::Timestamp;
 use kdelta_engine::config::{self, LoadedExperiment};
+use kdelta_engine::journal::RunFolder;
 use kdelta_engine::run::{self, RunRequest};
 use kdelta_engine::{Context, shell};
 use kdelta_model::{Plan, RunRecord};
@@ -28,6 +29,8 @@ const NEXT_BUILD_SECONDS: f64 = 20.0;
 pub fn run(global: &Global, args: &Run) -> anyhow::Result<Exit> {
     let started = Instant::now();
     if let Some(folder) = &args.resume {
+        // A folder without a run is told before what this machine lacks.
+        RunFolder::check_begun(folder)?;
         let settings = Settings::new(global)?;
         let init = settings::init(global)?;
         let progress = Progress::new(global.json);

@@ -127,8 +127,13 @@ fn a_folder_is_never_used_for_two_runs_and_needs_a_run_to_go_on_with() {
     assert!(error.contains("holds no run (no session.json)"), "{error}");
     let error = read_finished(&bench.path).expect_err("no record").to_string();
     assert!(error.contains("is not finished; go on with: kdelta run --resume"), "{error}");
-    let error = read_finished(&bench.path.join("nothing")).expect_err("no file").to_string();
-    assert!(error.starts_with("cannot read ") && error.contains("nothing: No such file"), "{error}");
+    let nothing = bench.path.join("nothing");
+    let expected = format!(
+        "there is no run \"{nothing}\"; give the folder that `kdelta run` printed (kdelta-runs/NAME-TIME, or that of \
+         --out)"
+    );
+    assert_eq!(read_finished(&nothing).expect_err("no file").to_string(), expected);
+    assert_eq!(RunFolder::reopen(&nothing).expect_err("no folder").to_string(), expected);
 }
 
 #[test]
