@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use kdelta_model::{
     Arm, ArmSettings, BootPurpose, ConfigBase, Disk, Experiment, Filesystem, FilesystemSettings, GuestShape,
-    KernelRequest, MeasureMode, Pair, Plan, PlannedBoot, Scenario, WorkloadSettings,
+    KernelRequest, MeasureMode, Pair, Plan, PlannedBoot, Scenario, Size, WorkloadSettings,
 };
 use kdelta_wire::{DiskKind, FilesystemKind, Parameters};
 use kdelta_workloads::Selection;
@@ -38,6 +38,14 @@ const WARMUP: u32 = 1;
 /// The same in instructions mode on a disk that threads of the host serve: creates on NVMe took up to
 /// four rounds to settle (62.9k, 42.1k, 38.6k instructions each).
 const SERVED_WARMUP: u32 = 4;
+/// A small kernel boots in it, and a filesystem has a page cache worth the name.
+const LEAST_MEMORY: Size = Size::from_mib(256);
+/// The machine has 40 address bits (`-cpu qemu64`), 1 TiB, of which devices take a part at the top.
+const MOST_MEMORY: Size = Size::from_mib(512 << 10);
+/// Smaller than the smallest filesystem that mkfs makes with a journal.
+const LEAST_DISK: Size = Size::from_mib(16);
+/// The largest file of an ext4 on the host, which holds the disk.
+const MOST_DISK: Size = Size::from_mib(16 << 20);
 /// A week.
 const LONGEST_DEADLINE_SECONDS: u64 = 7 * 24 * 3600;
 /// A guest that computes for ten minutes without reaching its next stage hangs.
@@ -49,6 +57,10 @@ const STAGE_DEADLINE_SECONDS: u64 = 600;
 /// When the experiment contradicts itself or names something that does not exist.
 pub fn make(loaded: &LoadedExperiment, mode: MeasureMode) -> Result<Plan, ConfigError> {
     let experiment = &loaded.experiment;
+    if !is_name(&experiment.name) {
+        let message = format!("{:?} cannot be the name of an experiment; give a short word", experiment.name);
+        return Err(ConfigError::invalid("name", message));
+    }
     let settings = arm_settings(experiment)?;
     let mut planner = Planner { loaded, warmup: WARMUP, kernels: Vec::new(), arms: Vec::new() };
     planner.warmup = planner.default_warmup(&settings, mode)?;
@@ -148,7 +160,7 @@ fn crossed(experiment: &Experiment, common: &ArmSettings) -> Result<Vec<NamedSet
         let mut next = Vec::new();
         for (name, levels, below) in &arms {
             for (l, level) in factor.levels.iter().enumerate() {
-                let Some(label) = &level.name else {
+                let Some(label) = level.name.as_ref().filter(|name| is_name(name)) else {
                     return Err(ConfigError::invalid(format!("{place}.levels[{l}]"), "a level needs a name"));
                 };
                 let mut levels = levels.clone();
@@ -237,7 +249,7 @@ impl Planner<'_> {
         fragments: &[String],
     ) -> Result<(), ConfigError> {
         let name = settings.name.clone().ok_or_else(|| ConfigError::invalid(place, "an arm needs a name"))?;
-        if name.trim().is_empty() || name.chars().any(char::is_control) {
+        if !is_name(&name) {
             return Err(ConfigError::invalid(place, format!("{name:?} cannot be the name of an arm")));
         }
         if self.arms.iter().any(|arm| arm.name == name) {
@@ -320,6 +332,11 @@ impl Planner<'_> {
     }
 }
 
+/// Whether a text can stand in tables and on lines of a console.
+fn is_name(text: &str) -> bool {
+    !text.trim().is_empty() && !text.chars().any(char::is_control)
+}
+
 fn filesystem(place: &str, settings: &ArmSettings) -> Result<Filesystem, ConfigError> {
     let FilesystemSettings { kind, mkfs, mount } = settings.filesystem.clone().ok_or_else(|| {
         ConfigError::invalid(
@@ -357,10 +374,16 @@ fn check_shape(place: &str, shape: &GuestShape, kind: FilesystemKind) -> Result<
             format!("{} CPUs; 1 to 64 are possible", shape.cpus),
         ));
     }
-    if shape.memory.mib() < 256 {
+    if !(LEAST_MEMORY..=MOST_MEMORY).contains(&shape.memory) {
         return Err(ConfigError::invalid(
             format!("{place}.memory"),
-            format!("{}; a guest needs at least 256MiB", shape.memory),
+            format!("{}; {LEAST_MEMORY} to {MOST_MEMORY} are possible", shape.memory),
+        ));
+    }
+    if let Some(size) = shape.disk.capacity().filter(|size| !(LEAST_DISK..=MOST_DISK).contains(size)) {
+        return Err(ConfigError::invalid(
+            format!("{place}.disk.size"),
+            format!("{size}; {LEAST_DISK} to {MOST_DISK} are possible"),
         ));
     }
     if let (DiskKind::Ram, Some(size)) = (disk, shape.disk.capacity()) {
@@ -408,6 +431,18 @@ fn scenarios(
             return Err(ConfigError::invalid(
                 format!("{place}.rounds"),
                 "at least one round must be measured",
+            ));
+        }
+        if settings.workload.trim().is_empty() {
+            return Err(ConfigError::invalid(
+                format!("{place}.workload"),
+                "the name is empty; `kdelta workloads` lists what there is",
+            ));
+        }
+        if let Some(name) = settings.name.as_ref().filter(|name| !is_name(name)) {
+            return Err(ConfigError::invalid(
+                format!("{place}.name"),
+                format!("{name:?} cannot be the name of a workload; leave it out, or give a word for tables"),
             ));
         }
         let selected = kdelta_workloads::select(&settings.workload)
