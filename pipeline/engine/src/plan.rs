@@ -26,7 +26,7 @@ const SEEDS: u32 = 8;
 /// Pairs of boots of a first look in wall mode (statistics.md, section 3).
 const PAIRS: u32 = 5;
 /// More boots than this per arm are a slip of the pen.
-const MOST_BOOTS: u32 = 1000;
+pub const MOST_BOOTS: u32 = 1000;
 /// More arms than this cannot be read in one table.
 const MOST_ARMS: usize = 64;
 /// More boots than this in all take weeks.

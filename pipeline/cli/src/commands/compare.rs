@@ -86,7 +86,7 @@ fn experiment(args: &Compare, folder: &str) -> anyhow::Result<Experiment> {
             filesystem: Some(FilesystemSettings {
                 kind,
                 mkfs: args.mkfs.iter().flat_map(|text| text.split_whitespace().map(str::to_owned)).collect(),
-                mount: args.mount.iter().flat_map(|text| text.split(',').map(str::to_owned)).collect(),
+                mount: mount_options(args.mount.as_deref().unwrap_or_default()),
             }),
             parameters,
             ..ArmSettings::default()
@@ -98,4 +98,21 @@ fn experiment(args: &Compare, folder: &str) -> anyhow::Result<Experiment> {
         ],
         factors: Vec::new(),
     })
+}
+
+/// `a,b` as a list; nothing between two commas is no option.
+fn mount_options(text: &str) -> Vec<String> {
+    text.split(',').filter(|option| !option.is_empty()).map(str::to_owned).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mount_options_are_what_stands_between_commas() {
+        assert_eq!(mount_options("noatime,size=1g"), ["noatime", "size=1g"]);
+        assert_eq!(mount_options(",noatime,,"), ["noatime"]);
+        assert!(mount_options("").is_empty());
+    }
 }
