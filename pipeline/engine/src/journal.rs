@@ -18,7 +18,15 @@ mod validate;
 pub struct RunFolder {
     path: Utf8PathBuf,
     journal: File,
-    _lock: Lock,
+    lock: Lock,
+}
+
+impl Drop for RunFolder {
+    fn drop(&mut self) {
+        // Closing the file is not enough: a child that another thread has just forked shares it until it
+        // runs its program, and whoever opens the run at that moment would find it taken.
+        let _ = self.lock.file().unlock();
+    }
 }
 
 /// Why a run folder cannot be used.
@@ -184,7 +192,7 @@ impl RunFolder {
             .append(true)
             .open(&journal_path)
             .map_err(|source| file_error("open", &journal_path, source))?;
-        Ok(Self { path: path.to_owned(), journal, _lock: lock })
+        Ok(Self { path: path.to_owned(), journal, lock })
     }
 
     fn read_journal(&self) -> Result<Vec<BootRecord>, JournalError> {

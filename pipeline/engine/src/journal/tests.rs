@@ -84,6 +84,15 @@ fn a_second_kdelta_is_sent_away_until_the_first_is_done() {
 }
 
 #[test]
+fn a_run_is_free_when_it_is_done_even_if_a_child_still_shares_the_lock_s_file() {
+    let bench = Bench::new();
+    let (folder, ..) = RunFolder::reopen(&bench.path).expect("a run");
+    let _shared = folder.lock.file().try_clone().expect("what a fork does");
+    drop(folder);
+    assert!(RunFolder::reopen(&bench.path).is_ok());
+}
+
+#[test]
 fn a_damaged_line_in_the_middle_is_named() {
     let bench = Bench::new();
     let text = String::from_utf8(bench.journal()).expect("UTF-8");
