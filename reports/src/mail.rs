@@ -107,7 +107,7 @@ pub fn summary(record: &RunRecord) -> String {
     ascii(&format!("{}\n\n{}", environment_line(record), verdicts(record)))
 }
 
-/// One paragraph per primary comparison.
+/// One paragraph per primary comparison, after one that says what they count if that is not elapsed.
 fn verdicts(record: &RunRecord) -> String {
     let primary = record.comparisons.iter().filter(|comparison| comparison.primary);
     let list: Vec<String> = primary.map(|comparison| verdict(record, comparison)).collect();
@@ -117,7 +117,32 @@ fn verdicts(record: &RunRecord) -> String {
         let text = "VERDICT: none, nothing was compared.".to_owned() + &failed.unwrap_or_default();
         return wrap(&text, "", "    ");
     }
-    list.join("\n")
+    judged_count(record).into_iter().chain([list.join("\n")]).collect::<Vec<_>>().join("\n\n")
+}
+
+/// Which count verdicts are about, and why, where it is not elapsed.
+fn judged_count(record: &RunRecord) -> Option<String> {
+    let mut disks: Vec<String> = Vec::new();
+    let of_cpu = |c: &&Comparison| c.primary && c.metric.kind == MetricKind::Cpu;
+    for comparison in record.comparisons.iter().filter(of_cpu) {
+        for arm in [comparison.base, comparison.arm].iter().filter_map(|arm| record.plan.arms.get(*arm)) {
+            let disk = &arm.guest.disk;
+            let name = disk.kind_name().to_owned();
+            if disk.is_served_by_host() && !disks.contains(&name) {
+                disks.push(name);
+            }
+        }
+    }
+    if disks.is_empty() {
+        return None;
+    }
+    let text = format!(
+        "Verdicts marked cpu are about the instructions of the workload's own process. Elapsed counts are no \
+         measure on a disk of type {}: threads of the host serve it, and while the guest waits for them its clock \
+         jumps to the next timer.",
+        disks.join(" or ")
+    );
+    Some(wrap(&text, "", ""))
 }
 
 fn verdict(record: &RunRecord, comparison: &Comparison) -> String {
@@ -339,7 +364,7 @@ fn gates(record: &RunRecord) -> Option<Section> {
     Some(Section { title: "Gates".to_owned(), note: String::new(), table: lines.join("\n") })
 }
 
-/// User, system and process CPU beside the elapsed cost.
+/// The counts beside those that verdicts are about.
 fn split(record: &RunRecord) -> Option<Section> {
     let mut table = Table::new(&[
         ("metric", Align::Left),
@@ -362,8 +387,8 @@ fn split(record: &RunRecord) -> Option<Section> {
         ]);
     }
     let note = format!(
-        "{unit}; exploratory, no verdict. cpu is the workload's own process; sys and user are \
-         sampled at timer ticks, so they are coarse where a phase is short."
+        "{unit}; exploratory, no verdict. A phase alone is elapsed, cpu is the workload's own process; sys and user \
+         are sampled at timer ticks, so they are coarse where a phase is short."
     );
     Section::new("Where it went", &note, &table)
 }

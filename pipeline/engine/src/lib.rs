@@ -31,6 +31,7 @@ pub mod plan;
 pub mod probe;
 pub mod process;
 pub mod run;
+pub mod shell;
 pub mod source;
 mod sys;
 #[cfg(test)]

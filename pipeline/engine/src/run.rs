@@ -24,6 +24,7 @@ use crate::layout::Context;
 use crate::plan;
 use crate::probe::{self, ProbeError};
 use crate::process::ProcessError;
+use crate::shell;
 use crate::vm::{self, BootSpec, Deadlines, Guest, Qemu, QemuMissing};
 
 /// Guest time that a boot idles before the first round: the kernel's own background work of the
@@ -98,7 +99,10 @@ pub enum RunError {
     #[error("the observations cannot be judged: {0}")]
     Statistics(#[from] kdelta_stats::StatsError),
     /// The user asked to stop.
-    #[error("interrupted after {done} of {total} boots; go on with: kdelta run --resume {folder}")]
+    #[error(
+        "interrupted after {done} of {total} boots; go on with: kdelta run --resume {}",
+        shell::quote(.folder.as_str())
+    )]
     Interrupted {
         /// Boots that are safe.
         done: usize,

@@ -6,6 +6,9 @@ use std::fmt;
 use kdelta_wire::{Clock, Phase};
 use serde::{Deserialize, Serialize};
 
+use crate::guest::Disk;
+use crate::record::MeasureMode;
+
 /// A number of one phase of one scenario.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Metric {
@@ -61,8 +64,18 @@ pub enum Direction {
 }
 
 impl MetricKind {
-    /// The counters that every phase has; the first is the primary one, which verdicts are about.
+    /// The counters that every phase has, in the order of tables.
     pub const COUNTERS: [Self; 4] = [Self::Elapsed, Self::Cpu, Self::System, Self::User];
+
+    /// The kind that a verdict about guests with these disks is about: elapsed, or cpu where elapsed
+    /// counts cannot be compared. In instructions mode idle time is skipped: while a guest waits for
+    /// a thread of the host, its clock jumps to its next timer, however long the host takes. One such
+    /// disk on either side of a comparison is enough (docs/guests.md, "What is exact").
+    #[must_use]
+    pub fn judged<'a>(mode: MeasureMode, disks: impl IntoIterator<Item = &'a Disk>) -> Self {
+        let jumps = mode == MeasureMode::Instructions && disks.into_iter().any(Disk::is_served_by_host);
+        if jumps { Self::Cpu } else { Self::Elapsed }
+    }
 
     /// A word or two for tables.
     #[must_use]
@@ -132,6 +145,35 @@ impl fmt::Display for Metric {
         match &self.kind {
             MetricKind::Elapsed => Ok(()),
             kind => write!(f, ", {}", kind.name()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use kdelta_wire::DiskKind;
+
+    use super::*;
+    use crate::guest::{AioMode, CacheMode};
+
+    #[test]
+    fn a_verdict_is_about_cpu_where_a_thread_of_the_host_serves_a_disk_and_instructions_are_counted() {
+        let disk = |kind| Disk { kind, size: None, cache: CacheMode::default(), aio: AioMode::default() };
+        let judged = |mode, kinds: &[DiskKind]| {
+            let disks: Vec<Disk> = kinds.iter().map(|kind| disk(*kind)).collect();
+            MetricKind::judged(mode, &disks)
+        };
+        let (none, ram, nvme, virtio) = (DiskKind::None, DiskKind::Ram, DiskKind::Nvme, DiskKind::VirtioBlk);
+        for (kinds, expected) in [
+            ([none, none], MetricKind::Elapsed),
+            ([ram, ram], MetricKind::Elapsed),
+            ([nvme, nvme], MetricKind::Cpu),
+            ([virtio, virtio], MetricKind::Cpu),
+            ([ram, nvme], MetricKind::Cpu),
+            ([virtio, none], MetricKind::Cpu),
+        ] {
+            assert_eq!(judged(MeasureMode::Instructions, &kinds), expected, "{kinds:?}");
+            assert_eq!(judged(MeasureMode::Wall, &kinds), MetricKind::Elapsed, "{kinds:?}");
         }
     }
 }

@@ -317,8 +317,8 @@ pub struct Estimate {
     pub n: usize,
     /// Every seed gave exactly the same change.
     pub exact: bool,
-    /// When all seeds agree in sign or lie within the margin: share of all seeds for which that
-    /// holds, at least, in percent at 95 % confidence.
+    /// When all seeds agree in sign or lie within the margin, and are enough to say so: share of all
+    /// seeds for which that holds, at least, in percent at 95 % confidence.
     pub seed_share_percent: Option<f64>,
     /// Changes beyond this are ruled out, in percent.
     pub ruled_out_percent: Option<f64>,
