@@ -10,6 +10,8 @@ mod create;
 mod info;
 mod latency;
 mod parallel;
+mod pattern;
+mod remap;
 mod round;
 mod sys;
 mod tree;
@@ -41,7 +43,7 @@ pub trait Workload: Sync {
 }
 
 /// Every workload, in the order of help texts.
-pub static ALL: &[&dyn Workload] = &[&create::Create, &unlink::Unlink, &xattr::Xattr];
+pub static ALL: &[&dyn Workload] = &[&create::Create, &unlink::Unlink, &xattr::Xattr, &remap::Remap];
 
 /// A workload with one of its scenarios.
 #[derive(Clone, Copy)]
