@@ -9,10 +9,12 @@ mod counters;
 mod create;
 mod info;
 mod latency;
+mod mprotect;
 mod parallel;
 mod pattern;
 mod remap;
 mod round;
+mod shape;
 mod sys;
 mod tree;
 mod unlink;
@@ -43,7 +45,8 @@ pub trait Workload: Sync {
 }
 
 /// Every workload, in the order of help texts.
-pub static ALL: &[&dyn Workload] = &[&create::Create, &unlink::Unlink, &xattr::Xattr, &remap::Remap];
+pub static ALL: &[&dyn Workload] =
+    &[&create::Create, &unlink::Unlink, &xattr::Xattr, &remap::Remap, &mprotect::Mprotect];
 
 /// A workload with one of its scenarios.
 #[derive(Clone, Copy)]

@@ -2,6 +2,7 @@
 //! little else. Most are `rustix` calls made under a shorter name; read [`create`] first.
 
 pub(crate) mod blocks;
+pub(crate) mod pages;
 
 use std::ffi::CStr;
 use std::mem::MaybeUninit;
