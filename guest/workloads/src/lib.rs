@@ -16,6 +16,7 @@ mod remap;
 mod round;
 mod shape;
 mod sys;
+mod tmpfile;
 mod tree;
 mod unlink;
 mod xattr;
@@ -46,7 +47,7 @@ pub trait Workload: Sync {
 
 /// Every workload, in the order of help texts.
 pub static ALL: &[&dyn Workload] =
-    &[&create::Create, &unlink::Unlink, &xattr::Xattr, &remap::Remap, &mprotect::Mprotect];
+    &[&create::Create, &unlink::Unlink, &xattr::Xattr, &remap::Remap, &mprotect::Mprotect, &tmpfile::Tmpfile];
 
 /// A workload with one of its scenarios.
 #[derive(Clone, Copy)]
