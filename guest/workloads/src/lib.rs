@@ -10,6 +10,7 @@ mod create;
 mod info;
 mod latency;
 mod mprotect;
+mod overwrite;
 mod parallel;
 mod pattern;
 mod remap;
@@ -46,8 +47,15 @@ pub trait Workload: Sync {
 }
 
 /// Every workload, in the order of help texts.
-pub static ALL: &[&dyn Workload] =
-    &[&create::Create, &unlink::Unlink, &xattr::Xattr, &remap::Remap, &mprotect::Mprotect, &tmpfile::Tmpfile];
+pub static ALL: &[&dyn Workload] = &[
+    &create::Create,
+    &unlink::Unlink,
+    &xattr::Xattr,
+    &remap::Remap,
+    &mprotect::Mprotect,
+    &tmpfile::Tmpfile,
+    &overwrite::Overwrite,
+];
 
 /// A workload with one of its scenarios.
 #[derive(Clone, Copy)]
