@@ -7,6 +7,8 @@ mod budget;
 mod clock;
 mod counters;
 mod create;
+mod device;
+mod dio;
 mod info;
 mod latency;
 mod mprotect;
@@ -15,6 +17,7 @@ mod parallel;
 mod pattern;
 mod remap;
 mod round;
+mod seconds;
 mod shape;
 mod sys;
 mod tmpfile;
@@ -55,6 +58,8 @@ pub static ALL: &[&dyn Workload] = &[
     &mprotect::Mprotect,
     &tmpfile::Tmpfile,
     &overwrite::Overwrite,
+    &dio::Dio,
+    &device::Device,
 ];
 
 /// A workload with one of its scenarios.

@@ -3,6 +3,7 @@
 
 pub(crate) mod blocks;
 pub(crate) mod pages;
+pub(crate) mod ring;
 
 use std::ffi::CStr;
 use std::mem::MaybeUninit;
