@@ -7,11 +7,20 @@ mod budget;
 mod clock;
 mod counters;
 mod create;
+mod device;
+mod dio;
 mod info;
 mod latency;
+mod mprotect;
+mod overwrite;
 mod parallel;
+mod pattern;
+mod remap;
 mod round;
+mod seconds;
+mod shape;
 mod sys;
+mod tmpfile;
 mod tree;
 mod unlink;
 mod xattr;
@@ -41,7 +50,17 @@ pub trait Workload: Sync {
 }
 
 /// Every workload, in the order of help texts.
-pub static ALL: &[&dyn Workload] = &[&create::Create, &unlink::Unlink, &xattr::Xattr];
+pub static ALL: &[&dyn Workload] = &[
+    &create::Create,
+    &unlink::Unlink,
+    &xattr::Xattr,
+    &remap::Remap,
+    &mprotect::Mprotect,
+    &tmpfile::Tmpfile,
+    &overwrite::Overwrite,
+    &dio::Dio,
+    &device::Device,
+];
 
 /// A workload with one of its scenarios.
 #[derive(Clone, Copy)]
