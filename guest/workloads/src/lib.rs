@@ -8,12 +8,14 @@ mod clock;
 mod counters;
 mod create;
 mod info;
+mod inotify_bigdir;
 mod latency;
 mod parallel;
 mod round;
 mod sys;
 mod tree;
 mod unlink;
+mod watch;
 mod xattr;
 
 use std::fmt;
@@ -41,7 +43,8 @@ pub trait Workload: Sync {
 }
 
 /// Every workload, in the order of help texts.
-pub static ALL: &[&dyn Workload] = &[&create::Create, &unlink::Unlink, &xattr::Xattr];
+pub static ALL: &[&dyn Workload] =
+    &[&create::Create, &unlink::Unlink, &xattr::Xattr, &inotify_bigdir::InotifyBigdir];
 
 /// A workload with one of its scenarios.
 #[derive(Clone, Copy)]

@@ -214,6 +214,11 @@ impl RoundContext {
         self.request.clock
     }
 
+    /// CPU that the round is pinned to, if it is.
+    pub(crate) fn cpu(&self) -> Option<usize> {
+        self.request.cpu
+    }
+
     /// How long a loop goes on, from the parameters `operations` and `seconds`.
     ///
     /// # Errors
@@ -300,6 +305,20 @@ impl RoundContext {
         }
         self.check("workers on their CPU", count, outcome.in_place);
         Ok(outcome.values)
+    }
+
+    /// The latest phase called `phase`.
+    pub(crate) fn latest(&self, phase: &str) -> Option<&Phase> {
+        self.phases.iter().rev().find(|known| known.name == phase)
+    }
+
+    /// Replaces the elapsed ticks of the latest phase called `phase` by those of its operations
+    /// alone, where steps that are no operations lie between them. Every other counter remains that
+    /// of the whole phase.
+    pub(crate) fn time_operations(&mut self, phase: &str, ticks: u64) {
+        if let Some(phase) = self.phases.iter_mut().rev().find(|known| known.name == phase) {
+            phase.elapsed = ticks;
+        }
     }
 
     /// Adds a number that the workload measured in the latest phase called `phase`.
