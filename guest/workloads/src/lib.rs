@@ -5,13 +5,18 @@
 
 mod budget;
 mod clock;
+mod connector;
 mod counters;
 mod create;
 mod info;
 mod inotify_bigdir;
 mod latency;
+mod modify_scaling;
+mod open_close;
 mod parallel;
+mod recursive_watch;
 mod round;
+mod shared_write;
 mod sys;
 mod tree;
 mod unlink;
@@ -43,8 +48,17 @@ pub trait Workload: Sync {
 }
 
 /// Every workload, in the order of help texts.
-pub static ALL: &[&dyn Workload] =
-    &[&create::Create, &unlink::Unlink, &xattr::Xattr, &inotify_bigdir::InotifyBigdir];
+pub static ALL: &[&dyn Workload] = &[
+    &create::Create,
+    &unlink::Unlink,
+    &xattr::Xattr,
+    &inotify_bigdir::InotifyBigdir,
+    &open_close::OpenClose,
+    &modify_scaling::ModifyScaling,
+    &connector::Connector,
+    &recursive_watch::RecursiveWatch,
+    &shared_write::SharedWrite,
+];
 
 /// A workload with one of its scenarios.
 #[derive(Clone, Copy)]

@@ -24,7 +24,12 @@ const FILE_BYTES: usize = 4096;
 /// Ticks of both clocks in a second.
 const TICKS_PER_SECOND: f64 = 1e9;
 
-const fn measure(name: &'static str, summary: &'static str, unit: &'static str, better: Better) -> MeasureInfo {
+const fn measure(
+    name: &'static str,
+    summary: &'static str,
+    unit: &'static str,
+    better: Better,
+) -> MeasureInfo {
     MeasureInfo { name, phase: "write", summary, unit, better, scenarios: &[] }
 }
 
@@ -194,8 +199,7 @@ impl Workload for ModifyScaling {
         }
         let root = round.mount_point().to_owned();
         let path = root.join("watched");
-        sys::allow_open_files(clients)
-            .map_err(|errno| failed("setrlimit(RLIMIT_NOFILE)", &root, errno))?;
+        sys::allow_open_files(clients).map_err(|errno| failed("setrlimit(RLIMIT_NOFILE)", &root, errno))?;
         let parent = open_root(&root)?;
         let folder = watch::make_folder(&parent, &root, c"watched")?;
         watch::make_folder(&parent, &root, c"other")?;
@@ -312,11 +316,8 @@ mod tests {
     use crate::watch::tests::{assert_measures_declared, event};
     use crate::{find, resolve, run};
 
-    const SMALL: [(&str, Setting); 3] = [
-        ("clients", Setting::Integer(3)),
-        ("writes", Setting::Integer(200)),
-        ("files", Setting::Integer(5)),
-    ];
+    const SMALL: [(&str, Setting); 3] =
+        [("clients", Setting::Integer(3)), ("writes", Setting::Integer(200)), ("files", Setting::Integer(5))];
 
     #[test]
     fn events_are_heard_of_every_client_where_its_folder_is_watched_for_them_and_nowhere_else() {
@@ -342,7 +343,10 @@ mod tests {
         let parameters = [("clients", Setting::Integer(3)), ("files", Setting::Integer(2))];
         let error = run(&request("modify-scaling/unwatched", folder.path(), &parameters), None);
         let message = error.expect_err("too few files").to_string();
-        assert!(message.starts_with("a file for each of 3 clients among 2 is not available here"), "{message}");
+        assert!(
+            message.starts_with("a file for each of 3 clients among 2 is not available here"),
+            "{message}"
+        );
     }
 
     #[test]

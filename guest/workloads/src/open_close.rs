@@ -20,14 +20,7 @@ const OTHER: &str = "other";
 const EVENTS_PER_OPERATION: u64 = 2;
 
 const fn ticks(name: &'static str, summary: &'static str) -> MeasureInfo {
-    MeasureInfo {
-        name,
-        phase: "open-close",
-        summary,
-        unit: "ticks",
-        better: Better::Lower,
-        scenarios: &[],
-    }
+    MeasureInfo { name, phase: "open-close", summary, unit: "ticks", better: Better::Lower, scenarios: &[] }
 }
 
 static INFO: WorkloadInfo = WorkloadInfo {
@@ -220,7 +213,8 @@ mod tests {
     #[test]
     fn a_pinned_round_has_its_listener_on_the_next_cpu() {
         let folder = tempfile::tempdir().expect("a temporary folder");
-        let mut request = request("open-close/parent", folder.path(), &[("operations", Setting::Integer(10))]);
+        let mut request =
+            request("open-close/parent", folder.path(), &[("operations", Setting::Integer(10))]);
         request.cpu = Some(rustix::thread::sched_getcpu());
         match run(&request, None) {
             Ok(round) => assert_sound(&round),
