@@ -361,6 +361,9 @@ fn topology(round: &mut RoundContext, folder: &Folder, names: &Names) -> Result<
         drain(round, &mut heard, &[keeper])?;
     }
     drain(round, &mut heard, &groups)?;
+    for group in groups {
+        sys::close(group).map_err(|errno| failed("close", Path::new("inotify"), errno))?;
+    }
     for call in ["inotify_init1", "close"] {
         round.count(call, items, items);
     }

@@ -233,10 +233,13 @@ impl Workload for RecursiveWatch {
             })?
         };
         let outcomes = values.iter().map(|values| Outcome::decode(values)).collect::<Option<Vec<_>>>();
-        let outcomes = outcomes.ok_or_else(|| WorkloadError::Worker {
+        let mut outcomes = outcomes.ok_or_else(|| WorkloadError::Worker {
             number: 0,
             message: "a watcher sent half of what it found".to_owned(),
         })?;
+        for (outcome, subtree) in outcomes.iter_mut().zip(&members) {
+            outcome.fetch_adds(&subtree.adds, dirs)?;
+        }
         if let Some(trace) = trace {
             let pids = outcomes.iter().map(|outcome| outcome.pid).collect();
             trace.finish(&pids)?.judge(round, watchers * dirs);
@@ -264,6 +267,9 @@ impl Workload for RecursiveWatch {
 struct Subtree {
     number: usize,
     path: PathBuf,
+    /// Where it leaves when and on which CPU it added each watch: how long that list is would show in
+    /// the number of reads of a pipe.
+    adds: Arc<OwnedFd>,
     /// A byte says that every watch is there.
     ready: Arc<(OwnedFd, OwnedFd)>,
     /// A byte says that the probe file has come and gone.
@@ -289,7 +295,9 @@ fn make_subtrees(round: &mut RoundContext, watchers: u64, dirs: u64) -> Result<V
                 .map_err(|errno| failed("mkdirat", &root.join(folder), errno))?;
         }
         let (number, path) = (number as usize, root.join(&folders[0]));
-        subtrees.push(Subtree { number, path, ready: pipe()?, probed: pipe()? });
+        let adds =
+            notify::memory_file(c"adds").map_err(|errno| failed("memfd_create", Path::new("adds"), errno))?;
+        subtrees.push(Subtree { number, path, adds: Arc::new(adds), ready: pipe()?, probed: pipe()? });
     }
     round.count("mkdirat", watchers * dirs, watchers * dirs);
     Ok(subtrees)
@@ -307,6 +315,7 @@ fn visit(path: &Path, mut each: impl FnMut(&Path) -> Result<(), WorkloadError>) 
             }
         })
         .map_err(|errno| failed("getdents64", &path, errno))?;
+        sys::close(folder).map_err(|errno| failed("close", &path, errno))?;
     }
     Ok(())
 }
@@ -334,29 +343,21 @@ struct Outcome {
 }
 
 impl Outcome {
+    /// All but the adds, which [`Self::leave_adds`] leaves elsewhere.
     fn encode(&self) -> Vec<u64> {
         let Self { pid, listed, inodes, added, removed, probe_events, ignored, other, reads, asked, .. } =
             *self;
         let mut values =
             vec![pid, listed, inodes, added, removed, probe_events, ignored, other, reads, asked];
-        values.push(self.devices.len() as u64);
         values.extend(&self.devices);
-        values.extend(self.adds.iter().flat_map(|&(tick, cpu)| [tick, cpu]));
         values
     }
 
     fn decode(values: &[u64]) -> Option<Self> {
-        let (head, rest) = values.split_at_checked(11)?;
-        let &[pid, listed, inodes, added, removed, probe_events, ignored, other, reads, asked, devices] =
-            head
-        else {
-            return None;
-        };
-        let (devices, adds) = rest.split_at_checked(devices as usize)?;
-        let (adds, odd) = adds.as_chunks::<2>();
-        let adds = adds.iter().map(|&[tick, cpu]| (tick, cpu)).collect();
-        let devices = devices.to_vec();
-        odd.is_empty().then_some(Self {
+        let (head, devices) = values.split_first_chunk::<10>()?;
+        let &[pid, listed, inodes, added, removed, probe_events, ignored, other, reads, asked] = head;
+        let (devices, adds) = (devices.to_vec(), Vec::new());
+        Some(Self {
             pid,
             listed,
             inodes,
@@ -370,6 +371,27 @@ impl Outcome {
             asked,
             adds,
         })
+    }
+
+    fn leave_adds(&self, file: &OwnedFd) -> Result<(), WorkloadError> {
+        let numbers = self.adds.iter().flat_map(|&(tick, cpu)| [tick, cpu]);
+        let bytes: Vec<u8> = numbers.flat_map(u64::to_le_bytes).collect();
+        match notify::write_at(file.as_fd(), &bytes, 0) {
+            Ok(length) if length == bytes.len() => Ok(()),
+            Ok(_) => Err(failed("pwrite64", Path::new("adds"), Errno::NOSPC)),
+            Err(errno) => Err(failed("pwrite64", Path::new("adds"), errno)),
+        }
+    }
+
+    /// Takes up to `most` adds from where [`Self::leave_adds`] left them.
+    fn fetch_adds(&mut self, file: &OwnedFd, most: u64) -> Result<(), WorkloadError> {
+        let mut bytes = vec![0; most as usize * 16];
+        let length = notify::read_at(file.as_fd(), &mut bytes, 0)
+            .map_err(|errno| failed("pread64", Path::new("adds"), errno))?;
+        let (words, _) = bytes[..length].as_chunks::<8>();
+        let (pairs, _) = words.as_chunks::<2>();
+        self.adds = pairs.iter().map(|pair| pair.map(u64::from_le_bytes).into()).collect();
+        Ok(())
     }
 }
 
@@ -385,6 +407,8 @@ fn watch_subtree(clock: Clock, own: &Subtree, all: &[Subtree]) -> Result<Outcome
         outcome.adds.push((clock::now(clock), rustix::thread::sched_getcpu() as u64));
         outcome.added += u64::from(number > 0);
         watches.push(number);
+        // As a walk would that waits for a disk; on one CPU nobody else would get a turn for long.
+        rustix::thread::sched_yield();
         Ok(())
     })?;
     list_watches(&instance, &mut outcome)?;
@@ -406,6 +430,7 @@ fn watch_subtree(clock: Clock, own: &Subtree, all: &[Subtree]) -> Result<Outcome
     drain(&instance, &mut heard, &mut bytes, &mut outcome)?;
     outcome.ignored = heard.ignored;
     outcome.other = heard.other + heard.overflows + heard.wanted - outcome.probe_events;
+    outcome.leave_adds(&own.adds)?;
     Ok(outcome)
 }
 
@@ -792,12 +817,15 @@ mod tests {
     }
 
     #[test]
-    fn what_a_watcher_found_survives_the_pipe() {
+    fn what_a_watcher_found_reaches_its_parent() {
         let outcome = watcher(7, 5);
-        assert_eq!(Outcome::decode(&outcome.encode()), Some(outcome.clone()));
         let values = outcome.encode();
-        assert_eq!(Outcome::decode(&values[..values.len() - 1]), None);
         assert_eq!(Outcome::decode(&values[..5]), None);
+        let mut decoded = Outcome::decode(&values).expect("whole");
+        let file = notify::memory_file(c"test").expect("a file in memory");
+        outcome.leave_adds(&file).expect("written");
+        decoded.fetch_adds(&file, 9).expect("read");
+        assert_eq!(decoded, outcome);
     }
 
     #[test]

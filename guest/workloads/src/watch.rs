@@ -175,7 +175,7 @@ fn listen(
             Err(Errno::INTR) => {}
             Err(Errno::AGAIN) if stopping => return Ok(heard),
             Err(Errno::AGAIN) => {
-                stopping = notify::wait_for_either(instance, stop).map_err(|errno| ("poll", errno))?;
+                stopping = notify::wait_for_either(instance, stop).map_err(|errno| ("ppoll", errno))?;
             }
             Err(errno) => return Err(("read", errno)),
         }

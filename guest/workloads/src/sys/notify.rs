@@ -43,7 +43,12 @@ pub(crate) fn event() -> Result<OwnedFd, Errno> {
     rustix::event::eventfd(0, EventfdFlags::CLOEXEC)
 }
 
-/// poll(2) without end, until `one` or `other` can be read; whether `other` can.
+/// memfd_create(2): a file that forked processes share.
+pub(crate) fn memory_file(name: &CStr) -> Result<OwnedFd, Errno> {
+    rustix::fs::memfd_create(name, rustix::fs::MemfdFlags::CLOEXEC)
+}
+
+/// ppoll(2) without end, until `one` or `other` can be read; whether `other` can.
 pub(crate) fn wait_for_either(one: BorrowedFd<'_>, other: BorrowedFd<'_>) -> Result<bool, Errno> {
     let mut files =
         [PollFd::from_borrowed_fd(one, PollFlags::IN), PollFd::from_borrowed_fd(other, PollFlags::IN)];
@@ -53,7 +58,7 @@ pub(crate) fn wait_for_either(one: BorrowedFd<'_>, other: BorrowedFd<'_>) -> Res
     }
 }
 
-/// poll(2) for `seconds`, until `file` can be read; whether it can.
+/// ppoll(2) for `seconds`, until `file` can be read; whether it can.
 pub(crate) fn wait_for(file: BorrowedFd<'_>, seconds: i64) -> Result<bool, Errno> {
     let mut files = [PollFd::from_borrowed_fd(file, PollFlags::IN)];
     let limit = Timespec { tv_sec: seconds, tv_nsec: 0 };
