@@ -154,6 +154,14 @@ static INFO: WorkloadInfo = WorkloadInfo {
             better: Better::Neither,
             scenarios: &[MUTATING],
         },
+        MeasureInfo {
+            name: "adds_meanwhile",
+            phase: "add",
+            summary: "adds that began before the last worker had ended; raise `operations` if it is far below `cycles`",
+            unit: "adds",
+            better: Better::Neither,
+            scenarios: &[MUTATING],
+        },
         Limit::Instances.measure("add", &[]),
     ],
     checks: &[
@@ -209,7 +217,7 @@ static INFO: WorkloadInfo = WorkloadInfo {
                 ("cycles", Setting::Integer(100)),
                 ("missing", Setting::Integer(20_000)),
                 ("workers", Setting::Integer(4)),
-                ("operations", Setting::Integer(1_000)),
+                ("operations", Setting::Integer(2_500)),
             ],
         },
         Preset {
@@ -220,7 +228,7 @@ static INFO: WorkloadInfo = WorkloadInfo {
                 ("cycles", Setting::Integer(20)),
                 ("missing", Setting::Integer(200_000)),
                 ("workers", Setting::Integer(4)),
-                ("operations", Setting::Integer(1_000)),
+                ("operations", Setting::Integer(2_500)),
             ],
         },
         Preset {
@@ -337,6 +345,8 @@ struct Adder {
     cycles: u64,
     clock: Clock,
     adds: Latencies,
+    /// When each add began.
+    starts: Latencies,
     total: u64,
     cpu_ns: u64,
     init: u64,
@@ -353,6 +363,7 @@ impl Adder {
             cycles,
             clock,
             adds: Latencies::with_capacity(cycles as usize),
+            starts: Latencies::with_capacity(cycles as usize),
             total: 0,
             cpu_ns: 0,
             init: 0,
@@ -376,6 +387,7 @@ impl Adder {
             let number = added.map_err(|errno| failed("inotify_add_watch", &self.at, errno))?;
             self.first_watches += u64::from(number == FIRST_WATCH);
             self.adds.push(ticks);
+            self.starts.push(start);
             self.total += ticks;
             let start = clock::now(self.clock);
             sys::close(instance).map_err(|errno| failed("close", &self.at, errno))?;
@@ -417,6 +429,8 @@ struct Mutator<'a> {
     clock: Clock,
     unlinks: Latencies,
     recreations: Latencies,
+    /// When the last turn ended.
+    end: u64,
 }
 
 impl Mutator<'_> {
@@ -434,6 +448,7 @@ impl Mutator<'_> {
             let end = clock::now(self.clock);
             self.unlinks.push(middle.saturating_sub(start));
             self.recreations.push(end.saturating_sub(middle));
+            self.end = end;
         }
         Ok(())
     }
@@ -472,6 +487,7 @@ fn add_while_mutating(
             clock: round.clock(),
             unlinks: Latencies::with_capacity(operations as usize),
             recreations: Latencies::with_capacity(operations as usize),
+            end: 0,
         }));
     }
     round.parallel("add", Crew::Threads, &mut members, |member, _| match member {
@@ -487,11 +503,12 @@ fn add_while_mutating(
     let window = workers.iter().skip(1).map(end).max().unwrap_or(0);
     round.measure("add", "mutation_window", window as f64);
     let (mut unlinks, mut recreations) = (Latencies::with_capacity(0), Latencies::with_capacity(0));
-    let mut adder = None;
+    let (mut adder, mut last) = (None, 0);
     for member in members {
         match member {
             Member::Adder(one) => adder = Some(*one),
             Member::Mutator(mutator) => {
+                last = last.max(mutator.end);
                 unlinks.extend(mutator.unlinks.into_ticks());
                 recreations.extend(mutator.recreations.into_ticks());
             }
@@ -509,7 +526,11 @@ fn add_while_mutating(
     for call in ["unlinkat", "openat", "close"] {
         round.count(call, mutations, mutations);
     }
-    adder.ok_or_else(|| WorkloadError::Undeclared("the adder".to_owned()))
+    let mut adder = adder.ok_or_else(|| WorkloadError::Undeclared("the adder".to_owned()))?;
+    let starts = std::mem::take(&mut adder.starts).into_ticks();
+    let meanwhile = starts.iter().filter(|start| **start < last).count();
+    round.measure("add", "adds_meanwhile", meanwhile as f64);
+    Ok(adder)
 }
 
 #[cfg(test)]
