@@ -214,7 +214,7 @@ static INFO: WorkloadInfo = WorkloadInfo {
             summary: "20,000 files, which a guest makes in seconds on every filesystem; sweep `files` from there",
             values: &[
                 ("files", Setting::Integer(20_000)),
-                ("cycles", Setting::Integer(100)),
+                ("cycles", Setting::Integer(50)),
                 ("missing", Setting::Integer(20_000)),
                 ("workers", Setting::Integer(4)),
                 ("operations", Setting::Integer(2_500)),

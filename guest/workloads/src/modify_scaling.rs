@@ -10,7 +10,7 @@ use rustix::fs::inotify::WatchFlags;
 use crate::parallel::{Crew, Share};
 use crate::round::{c_path, failed, open_root};
 use crate::sys::{self, notify};
-use crate::watch::{self, Heard, Limit, Listener, Names};
+use crate::watch::{self, Heard, Limit, Listener, ListenerPost, Names};
 use crate::{
     Better, CheckInfo, Domain, MeasureInfo, ParameterInfo, PhaseInfo, Preset, Proof, RoundContext,
     ScenarioInfo, Setting, Workload, WorkloadError, WorkloadInfo,
@@ -106,6 +106,7 @@ static INFO: WorkloadInfo = WorkloadInfo {
             "",
             Better::Neither,
         ),
+        watch::shared_cpu("write"),
         Limit::Queue.measure("write", &[]),
     ],
     checks: &[
@@ -223,8 +224,8 @@ impl Workload for ModifyScaling {
         if let Some(folder) = watched {
             watch::watch(&instance, &c_path(folder)?, mask)?;
         }
-        let cpu = watch::listener_cpu(round, clients as usize);
-        let listener = Listener::start(instance, cpu, Heard::nothing(WatchFlags::MODIFY, files as usize))?;
+        let post = ListenerPost::after(round, clients as usize);
+        let listener = Listener::start(instance, post, Heard::nothing(WatchFlags::MODIFY, files as usize))?;
         let mut members = Vec::with_capacity(clients as usize);
         for name in names.iter().take(clients as usize) {
             let file = notify::open_to_write(folder.as_fd(), name)
@@ -253,6 +254,7 @@ impl Workload for ModifyScaling {
         round.count("pwrite64", written, good);
         round.check("writes", written, good);
         measure_clients(round, written);
+        post.record(round, "write");
         Limit::Queue.record(round, "write")?;
         judge(round, &heard, clients, written);
         let found = bytes_in(round, &folder, &path)?;

@@ -8,7 +8,7 @@ use rustix::fs::inotify::WatchFlags;
 use crate::latency::Latencies;
 use crate::round::{c_path, failed, open_root};
 use crate::sys::{self, notify};
-use crate::watch::{self, Heard, Limit, Listener};
+use crate::watch::{self, Heard, Limit, Listener, ListenerPost};
 use crate::{
     Better, CheckInfo, Domain, MeasureInfo, ParameterInfo, PhaseInfo, Preset, Proof, RoundContext,
     ScenarioInfo, Setting, Workload, WorkloadError, WorkloadInfo, clock,
@@ -78,6 +78,7 @@ static INFO: WorkloadInfo = WorkloadInfo {
             better: Better::Neither,
             scenarios: &[],
         },
+        watch::shared_cpu("open-close"),
         Limit::Queue.measure("open-close", &[]),
     ],
     checks: &[
@@ -148,8 +149,8 @@ impl Workload for OpenClose {
             OTHER => watch_folder(&instance, &root.join("other"), mask)?,
             _ => {}
         }
-        let cpu = watch::listener_cpu(round, 1);
-        let listener = Listener::start(instance, cpu, Heard::nothing(mask, 0))?;
+        let post = ListenerPost::after(round, 1);
+        let listener = Listener::start(instance, post, Heard::nothing(mask, 0))?;
         round.phase("open-close", operations, || {
             for _ in 0..operations {
                 let start = clock::now(clock);
@@ -163,6 +164,7 @@ impl Workload for OpenClose {
         let heard = listener.finish()?;
 
         round.measure_latencies("open-close", &latencies);
+        post.record(round, "open-close");
         Limit::Queue.record(round, "open-close")?;
         for call in ["openat", "close"] {
             round.count(call, operations, operations);

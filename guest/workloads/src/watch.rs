@@ -111,9 +111,8 @@ pub(crate) struct Listener {
 }
 
 impl Listener {
-    /// Starts to listen to `instance`, on `cpu` if that is given, and returns once the thread is
-    /// there.
-    pub(crate) fn start(instance: OwnedFd, cpu: Option<usize>, heard: Heard) -> Result<Self, WorkloadError> {
+    /// Starts to listen to `instance` at `post`, and returns once the thread is there.
+    pub(crate) fn start(instance: OwnedFd, post: ListenerPost, heard: Heard) -> Result<Self, WorkloadError> {
         let lost = |call, errno| failed(call, Path::new("listener"), errno);
         let stop = Arc::new(notify::event().map_err(|errno| lost("eventfd2", errno))?);
         let (ready, there) = mpsc::channel();
@@ -121,7 +120,8 @@ impl Listener {
         let thread = std::thread::Builder::new()
             .name("listener".to_owned())
             .spawn(move || {
-                let place = cpu.map_or(Ok(0), sys::pin);
+                let turns = if post.shared { notify::wait_for_turns() } else { Ok(()) };
+                let place = turns.and_then(|()| post.cpu.map_or(Ok(0), sys::pin));
                 // Touched before the first event.
                 let mut bytes = vec![1; EVENT_BYTES];
                 let _ = ready.send(place);
@@ -131,7 +131,7 @@ impl Listener {
         let listener = Self { thread: Some(thread), stop };
         let place = there.recv().map_err(|_| lost("start", Errno::CHILD))?;
         let actual = place.map_err(|errno| lost("sched_setaffinity", errno))?;
-        match cpu {
+        match post.cpu {
             Some(cpu) if actual != cpu => Err(WorkloadError::Unavailable {
                 what: format!("CPU {cpu} for the listener, which runs on {actual},"),
                 next: "let the scheduler use every CPU that is online",
@@ -182,9 +182,42 @@ fn listen(
     }
 }
 
-/// The CPU after those of `workers`, which begin with the round's.
-pub(crate) fn listener_cpu(round: &RoundContext, workers: usize) -> Option<usize> {
-    round.cpu().map(|cpu| (cpu + workers) % sys::online_cpus())
+/// Where a listener runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ListenerPost {
+    cpu: Option<usize>,
+    /// Whether a worker runs there too. The listener then waits for its turns: if it interrupted the
+    /// worker whenever an event wakes it up, how often that happens would differ from round to
+    /// round, and with it how many events are merged and what a write costs.
+    shared: bool,
+}
+
+impl ListenerPost {
+    /// On the CPU after those of `workers`, which begin with the round's.
+    pub(crate) fn after(round: &RoundContext, workers: usize) -> Self {
+        let online = sys::online_cpus();
+        let cpu = round.cpu().map(|cpu| (cpu + workers) % online);
+        Self { cpu, shared: cpu.is_some() && workers >= online }
+    }
+
+    /// Adds whether it is shared to the latest phase called `phase`.
+    pub(crate) fn record(self, round: &mut RoundContext, phase: &str) {
+        round.measure(phase, SHARED_CPU, f64::from(u8::from(self.shared)));
+    }
+}
+
+const SHARED_CPU: &str = "listener_shares_cpu";
+
+/// The measure that [`ListenerPost::record`] adds to `phase`.
+pub(crate) const fn shared_cpu(phase: &'static str) -> MeasureInfo {
+    MeasureInfo {
+        name: SHARED_CPU,
+        phase,
+        summary: "1 if the listener's CPU is also a worker's; it then waits for its turns (SCHED_BATCH)",
+        unit: "",
+        better: Better::Neither,
+        scenarios: &[],
+    }
 }
 
 /// An inotify instance, or what to do about there being no more.
@@ -420,7 +453,8 @@ pub(crate) mod tests {
         let path = crate::round::c_path(folder.path()).expect("a path");
         watch(&instance, &path, WatchFlags::CREATE).expect("a watch");
         let heard = Heard::nothing(WatchFlags::CREATE, 9);
-        let listener = Listener::start(instance, None, heard).expect("a listener");
+        let listener =
+            Listener::start(instance, ListenerPost { cpu: None, shared: true }, heard).expect("a listener");
         for name in ["f00000001", "f00000004", "stray"] {
             std::fs::write(folder.path().join(name), "").expect("a file");
         }

@@ -65,6 +65,17 @@ pub(crate) fn wait_for(file: BorrowedFd<'_>, seconds: i64) -> Result<bool, Errno
     Ok(rustix::event::poll(&mut files, Some(&limit))? > 0)
 }
 
+/// sched_setscheduler(2) of this thread to `SCHED_BATCH`: when it wakes up, it waits for its turn and
+/// interrupts nobody (sched(7)).
+pub(crate) fn wait_for_turns() -> Result<(), Errno> {
+    let parameters = libc::sched_param { sched_priority: 0 };
+    // SAFETY: the pointer is to a whole `sched_param`, which the call reads.
+    match unsafe { libc::sched_setscheduler(0, libc::SCHED_BATCH, &raw const parameters) } {
+        0 => Ok(()),
+        _ => Err(super::last_errno()),
+    }
+}
+
 /// openat(2) with `O_CREAT | O_EXCL | O_WRONLY`, mode 0666.
 #[inline]
 pub(crate) fn create_new(at: BorrowedFd<'_>, name: &CStr) -> Result<OwnedFd, Errno> {
