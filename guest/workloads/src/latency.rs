@@ -1,7 +1,7 @@
 //! Times of single operations and their percentiles. Read [`Latencies`] first.
 
 /// Ticks that single operations took. Room for all of them exists before the first.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Latencies(Vec<u64>);
 
 impl Latencies {

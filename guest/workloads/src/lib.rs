@@ -5,24 +5,31 @@
 
 mod budget;
 mod clock;
+mod connector;
 mod counters;
 mod create;
 mod device;
 mod dio;
 mod info;
+mod inotify_bigdir;
 mod latency;
+mod modify_scaling;
 mod mprotect;
+mod open_close;
 mod overwrite;
 mod parallel;
 mod pattern;
+mod recursive_watch;
 mod remap;
 mod round;
 mod seconds;
 mod shape;
+mod shared_write;
 mod sys;
 mod tmpfile;
 mod tree;
 mod unlink;
+mod watch;
 mod xattr;
 
 use std::fmt;
@@ -60,6 +67,12 @@ pub static ALL: &[&dyn Workload] = &[
     &overwrite::Overwrite,
     &dio::Dio,
     &device::Device,
+    &inotify_bigdir::InotifyBigdir,
+    &open_close::OpenClose,
+    &modify_scaling::ModifyScaling,
+    &connector::Connector,
+    &recursive_watch::RecursiveWatch,
+    &shared_write::SharedWrite,
 ];
 
 /// A workload with one of its scenarios.

@@ -214,6 +214,11 @@ impl RoundContext {
         self.request.clock
     }
 
+    /// CPU that the round is pinned to, if it is.
+    pub(crate) fn cpu(&self) -> Option<usize> {
+        self.request.cpu
+    }
+
     /// How long a loop goes on, from the parameters `operations` and `seconds`.
     ///
     /// # Errors

@@ -2,6 +2,7 @@
 //! little else. Most are `rustix` calls made under a shorter name; read [`create`] first.
 
 pub(crate) mod blocks;
+pub(crate) mod notify;
 pub(crate) mod pages;
 pub(crate) mod ring;
 
