@@ -2,8 +2,8 @@
 //! identity, audit, hardware and caveats. Read [`text`] first.
 
 use kdelta_model::{
-    BootPurpose, BootRecord, Cell, Comparison, Determinism, Direction, Factorial, Gate, GateState, KernelIdentity,
-    MeasureMode, MetricKind, Outcome, RunRecord, Verdict,
+    BootPurpose, BootRecord, Cell, Comparison, Determinism, Direction, Factorial, Gate, GateState,
+    KernelIdentity, MeasureMode, MetricKind, Outcome, RunRecord, Verdict,
 };
 use minijinja::{Environment, UndefinedBehavior};
 use serde::Serialize;

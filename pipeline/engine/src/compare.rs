@@ -5,8 +5,8 @@
 use std::collections::BTreeMap;
 
 use kdelta_model::{
-    Arm, BootPurpose, BootRecord, Cell, Comparison, Determinism, Direction, Estimate, Factorial, MeasureMode, Metric,
-    MetricKind, Outcome, Pair, Plan, Unit, Verdict,
+    Arm, BootPurpose, BootRecord, Cell, Comparison, Determinism, Direction, Estimate, Factorial, MeasureMode,
+    Metric, MetricKind, Outcome, Pair, Plan, Unit, Verdict,
 };
 use kdelta_stats::{
     AbSettings, Boot, Call, Decision, Design, Interval, PairedSettings, PairedSummary, StatsError,
@@ -74,7 +74,8 @@ fn metrics(mode: MeasureMode, arm: &Arm) -> Vec<Candidate> {
     for scenario in &arm.scenarios {
         let Ok(selection) = kdelta_workloads::find(&scenario.workload) else { continue };
         let info = selection.workload.info();
-        let metric = |phase: &str, kind| Metric { scenario: scenario.id.clone(), phase: phase.to_owned(), kind };
+        let metric =
+            |phase: &str, kind| Metric { scenario: scenario.id.clone(), phase: phase.to_owned(), kind };
         for phase in info.phases_of(selection.scenario) {
             list.extend(MetricKind::COUNTERS.into_iter().map(|kind| Candidate {
                 metric: metric(phase.name, kind),
@@ -359,7 +360,9 @@ impl<'a> Observations<'a> {
         let mut tables = Vec::new();
         // One count for all cells, or they could not be set against each other.
         let shown = [judged(self.plan, &layout.cells), MetricKind::System];
-        for Candidate { metric, primary_phase, .. } in metrics(self.plan.mode, &self.plan.arms[layout.cells[0]]) {
+        for Candidate { metric, primary_phase, .. } in
+            metrics(self.plan.mode, &self.plan.arms[layout.cells[0]])
+        {
             let wanted = primary_phase && shown.contains(&metric.kind);
             if wanted && layout.cells.iter().all(|arm| !self.values(*arm, &metric).is_empty()) {
                 tables.push(self.factorial(&layout, metric)?);

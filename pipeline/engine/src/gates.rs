@@ -37,6 +37,8 @@ const SATURATED_DOUBLINGS: usize = 3;
 const SATURATED_SPREAD: f64 = 10.0;
 /// Difference of event counts between arms that is none, in percent.
 const DELIVERY: f64 = 5.0;
+/// Events below which 5 % are chance.
+const COUNTABLE: f64 = 400.0;
 /// Difference of total cost below which work was moved and not removed, in percent.
 const MOVED: f64 = 1.0;
 /// Share of memory that a RAM disk may take, in percent.
@@ -542,38 +544,58 @@ fn saturated_from(series: &BTreeMap<u64, (f64, f64)>) -> Option<Option<u64>> {
 /// M25: both arms delivered, lost and merged as many events.
 fn m25_delivery(record: &RunRecord) -> Vec<Gate> {
     const COUNTS: [&str; 4] = ["overflow", "dropped", "merged", "delivered"];
-    let mut totals: BTreeMap<(String, String), BTreeMap<usize, f64>> = BTreeMap::new();
+    let mut values: BTreeMap<(String, String), BTreeMap<usize, Vec<f64>>> = BTreeMap::new();
     for boot in sampled(record) {
         for round in boot.rounds.iter().filter(|round| !round.warmup) {
             for (name, value) in round.phases.iter().flat_map(|phase| &phase.measures) {
                 if COUNTS.iter().any(|count| name.contains(count)) {
-                    let arms = totals.entry((round.scenario.clone(), name.clone())).or_default();
-                    *arms.entry(boot.arm).or_default() += value;
+                    let arms = values.entry((round.scenario.clone(), name.clone())).or_default();
+                    arms.entry(boot.arm).or_default().push(*value);
                 }
             }
         }
     }
     let mut gates = Vec::new();
     for pair in &record.plan.pairs {
-        for ((scenario, name), arms) in &totals {
+        for ((scenario, name), arms) in &values {
             let (Some(base), Some(arm)) = (arms.get(&pair.base), arms.get(&pair.arm)) else { continue };
-            let difference = match (*base, *arm) {
-                (base, arm) if base == arm => 0.0,
-                (base, _) if base == 0.0 => f64::INFINITY,
-                (base, arm) => 100.0 * (arm / base - 1.0).abs(),
-            };
-            let state = if difference <= DELIVERY { GateState::Met } else { GateState::Void };
+            let (state, base, arm, difference) = delivery(name, base, arm);
             gates.push(gate(
                 "M25",
                 Subject::of(scenario, format!("{scenario}, {name}")),
                 state,
-                [("parent", *base), ("child", *arm), ("difference, percent", difference)],
-                format!("{base} against {arm} events"),
+                [("parent", base), ("child", arm), ("difference, percent", difference)],
+                format!("{name}: {base} in the parent, {arm} in the child"),
                 "the arms did different work: enlarge the queue or slow the producers until the counts agree",
             ));
         }
     }
     gates
+}
+
+/// State, both values and their difference in percent. Shares (`..ratio`) differ by percentage points of
+/// their means; counts by percent of their sums, and fewer than [`COUNTABLE`] events decide nothing.
+fn delivery(name: &str, base: &[f64], arm: &[f64]) -> (GateState, f64, f64, f64) {
+    let sum = |values: &[f64]| values.iter().sum::<f64>();
+    let mean = |values: &[f64]| sum(values) / float(values.len().max(1) as u64);
+    let (base, arm, difference, enough) = if name.ends_with("ratio") {
+        let (base, arm) = (mean(base), mean(arm));
+        (base, arm, 100.0 * (arm - base).abs(), true)
+    } else {
+        let (base, arm) = (sum(base), sum(arm));
+        let difference = match base {
+            base if base == arm => 0.0,
+            0.0 => f64::INFINITY,
+            base => 100.0 * (arm / base - 1.0).abs(),
+        };
+        (base, arm, difference, base.max(arm) >= COUNTABLE)
+    };
+    let state = match (difference <= DELIVERY, enough) {
+        (true, _) => GateState::Met,
+        (false, true) => GateState::Void,
+        (false, false) => GateState::NotMeasured,
+    };
+    (state, base, arm, difference)
 }
 
 /// M37: everything was of the shape that it claims, scenario by scenario.

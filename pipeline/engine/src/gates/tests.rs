@@ -93,7 +93,7 @@ fn a_phase_that_begins_with_dirty_pages_is_named() {
 #[test]
 fn event_counts_that_differ_between_arms_void_their_scenario() {
     let lossy = judged(|arm, phase| {
-        phase.measures.insert("overflow events".to_owned(), if arm == 0 { 100.0 } else { 106.0 });
+        phase.measures.insert("overflow events".to_owned(), if arm == 0 { 1000.0 } else { 1060.0 });
     });
     let gates = found(&lossy, "M25");
     assert!(gates.iter().all(|gate| gate.state == GateState::Void), "{gates:?}");
@@ -107,6 +107,16 @@ fn event_counts_that_differ_between_arms_void_their_scenario() {
         phase.measures.insert("overflow events".to_owned(), 7.0);
     });
     assert!(states(&equal, "M25").iter().all(|state| *state == GateState::Met));
+}
+
+#[test]
+fn few_events_decide_nothing_and_shares_differ_by_points() {
+    assert_eq!(delivery("overflow", &[20.0, 5.0], &[30.0]).0, GateState::NotMeasured);
+    assert_eq!(delivery("overflow", &[0.0], &[500.0]).0, GateState::Void);
+    let (state, base, arm, points) = delivery("delivered_ratio", &[0.5, 0.7], &[0.62]);
+    assert_eq!(state, GateState::Met);
+    assert!((base - 0.6).abs() < 1e-12 && (arm - 0.62).abs() < 1e-12 && (points - 2.0).abs() < 1e-9);
+    assert_eq!(delivery("delivered_ratio", &[0.5], &[0.56]).0, GateState::Void);
 }
 
 #[test]
