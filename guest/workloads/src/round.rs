@@ -288,7 +288,7 @@ impl RoundContext {
     ) -> Result<Vec<Vec<u64>>, WorkloadError> {
         let clock = self.request.clock;
         let count = members.len();
-        let timed = |open: &mut dyn FnMut() -> Result<(), WorkloadError>| self.phase(name, 0, || open());
+        let timed = |open: &mut dyn FnMut() -> Result<(), WorkloadError>| self.phase(name, 0, open);
         let outcome = parallel::crew(crew, clock, posts, members, body, timed)?;
         if let Some(phase) = self.phases.last_mut() {
             phase.ops = outcome.workers.iter().map(|worker| worker.ops).sum();
@@ -300,6 +300,11 @@ impl RoundContext {
         }
         self.check("workers on their CPU", count, outcome.in_place);
         Ok(outcome.values)
+    }
+
+    /// The latest phase called `phase`.
+    pub(crate) fn latest(&self, phase: &str) -> Option<&Phase> {
+        self.phases.iter().rev().find(|known| known.name == phase)
     }
 
     /// Adds a number that the workload measured in the latest phase called `phase`.
