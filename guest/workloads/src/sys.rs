@@ -1,6 +1,10 @@
 //! The system calls of the workloads, without allocation or error text, so that a timed loop holds
 //! little else. Most are `rustix` calls made under a shorter name; read [`create`] first.
 
+pub(crate) mod names;
+pub(crate) mod namespace;
+pub(crate) mod space;
+
 use std::ffi::CStr;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, BorrowedFd, IntoRawFd, OwnedFd};
