@@ -3,17 +3,25 @@
 //!
 //! The same code runs in the guest (`kdelta-init round`) and on the host (`kdelta workloads`).
 
+mod aging;
 mod budget;
 mod clock;
 mod counters;
 mod create;
+mod draw;
+mod fallocate;
+mod fsync;
 mod info;
+mod inventory;
 mod latency;
+mod mkdir;
+mod opmix;
 mod parallel;
 mod round;
 mod sys;
 mod tree;
 mod unlink;
+mod untar;
 mod xattr;
 
 use std::fmt;
@@ -41,7 +49,17 @@ pub trait Workload: Sync {
 }
 
 /// Every workload, in the order of help texts.
-pub static ALL: &[&dyn Workload] = &[&create::Create, &unlink::Unlink, &xattr::Xattr];
+pub static ALL: &[&dyn Workload] = &[
+    &create::Create,
+    &unlink::Unlink,
+    &opmix::Opmix,
+    &xattr::Xattr,
+    &fsync::Fsync,
+    &fallocate::Fallocate,
+    &mkdir::Mkdir,
+    &untar::Untar,
+    &aging::Aging,
+];
 
 /// A workload with one of its scenarios.
 #[derive(Clone, Copy)]
