@@ -611,7 +611,11 @@ mod tests {
 
     #[test]
     fn a_loop_can_end_by_time() {
-        let more = [(OPERATIONS, Setting::Integer(1_000_000)), ("seconds", Setting::Integer(1))];
+        let more = [
+            (OPERATIONS, Setting::Integer(1_000_000)),
+            ("seconds", Setting::Integer(1)),
+            ("write_bytes", Setting::Integer(8)),
+        ];
         let round = play(APPEND, &more).expect("runs");
         assert_sound(&round);
         assert!(round.phases[0].ops < 2_000_000);

@@ -25,6 +25,9 @@ use crate::{
 /// Largest difference between the share of an operation that was asked for and the one that was
 /// executed (rule M9).
 const MIX_TOLERANCE: f64 = 0.02;
+/// Ticks from which on an operation is a long one: 1 ms or a million instructions, far more than any
+/// takes by itself and less than the scheduler gives another process.
+const LONG_TICKS: u64 = 1_000_000;
 /// What a symbolic link points to.
 const TARGET: &CStr = c"nowhere";
 /// The attribute that is set, always to the same value.
@@ -51,9 +54,20 @@ macro_rules! measures {
             MeasureInfo {
                 name: concat!($op, "_ticks"),
                 phase: "operations",
-                summary: concat!("mean time of one ", $op, ", failed ones included"),
+                summary: concat!("mean time of one ", $op, ", failed ones included, long ones not"),
                 unit: "ticks",
                 better: Better::Lower,
+                scenarios: &[],
+            },
+            MeasureInfo {
+                name: concat!($op, "_long"),
+                phase: "operations",
+                summary: concat!(
+                    $op,
+                    " operations of 1 ms and more: they waited, or another process had the CPU meanwhile"
+                ),
+                unit: "operations",
+                better: Better::Neither,
                 scenarios: &[],
             },
             MeasureInfo {
@@ -380,8 +394,13 @@ impl Member {
                 Err(errno) => errno.raw_os_error(),
             };
             let end = clock::now(clock);
+            let ticks = end.saturating_sub(start);
             let tally = &mut tallies[step.op as usize];
-            tally.ticks += end.saturating_sub(start);
+            if ticks < LONG_TICKS {
+                tally.short_ticks += ticks;
+            } else {
+                tally.long += 1;
+            }
             tally.executed += 1;
             tally.succeeded += u64::from(errno == 0);
             tally.as_predicted += u64::from(errno == step.errno);
@@ -429,23 +448,26 @@ struct Tally {
     executed: u64,
     succeeded: u64,
     as_predicted: u64,
-    ticks: u64,
+    long: u64,
+    /// Ticks of those that were not long.
+    short_ticks: u64,
 }
 
 impl Tally {
-    fn numbers(&self) -> [u64; 4] {
-        [self.executed, self.succeeded, self.as_predicted, self.ticks]
+    fn numbers(&self) -> [u64; 5] {
+        [self.executed, self.succeeded, self.as_predicted, self.long, self.short_ticks]
     }
 
     /// The sums over all processes.
     fn add_up(values: &[Vec<u64>]) -> [Self; OPS] {
         let mut sums = [Self::default(); OPS];
         for worker in values {
-            for (sum, numbers) in sums.iter_mut().zip(worker.chunks_exact(4)) {
+            for (sum, numbers) in sums.iter_mut().zip(worker.chunks_exact(5)) {
                 sum.executed += numbers[0];
                 sum.succeeded += numbers[1];
                 sum.as_predicted += numbers[2];
-                sum.ticks += numbers[3];
+                sum.long += numbers[3];
+                sum.short_ticks += numbers[4];
             }
         }
         sums
@@ -456,7 +478,10 @@ impl Tally {
 fn report(round: &mut RoundContext, tallies: &[Tally; OPS]) {
     for (op, tally) in Op::ALL.iter().zip(tallies).filter(|(_, tally)| tally.executed > 0) {
         let mut measure = |what, value| round.measure("operations", &format!("{}_{what}", op.name()), value);
-        measure("ticks", tally.ticks as f64 / tally.executed as f64);
+        if tally.executed > tally.long {
+            measure("ticks", tally.short_ticks as f64 / (tally.executed - tally.long) as f64);
+        }
+        measure("long", tally.long as f64);
         measure("executed", tally.executed as f64);
         measure("succeeded", tally.succeeded as f64);
         measure("failed", (tally.executed - tally.succeeded) as f64);
@@ -547,6 +572,7 @@ mod tests {
         assert_eq!((phase.ops, phase.workers.len()), (440, 2));
         for name in ["creat", "mkdir", "write", "truncate"] {
             assert_eq!(phase.measures[&format!("{name}_executed")], 44.0);
+            assert!(phase.measures[&format!("{name}_long")] < 44.0);
             assert!(phase.measures[&format!("{name}_ticks")] > 0.0);
         }
         assert!(phase.measures["rmdir_failed"] > 0.0);

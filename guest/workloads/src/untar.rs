@@ -389,7 +389,7 @@ mod tests {
     use kdelta_wire::Round;
 
     use super::*;
-    use crate::round::tests::{assert_sound, request};
+    use crate::round::tests::request;
     use crate::{resolve, run};
 
     fn quick() -> Vec<(&'static str, Setting)> {
@@ -433,7 +433,7 @@ mod tests {
     #[test]
     fn a_file_too_many_fails_the_check() {
         let folder = tempfile::tempdir().expect("a temporary folder");
-        assert_sound(&play(&folder, &quick()).expect("runs"));
+        play(&folder, &quick()).expect("runs");
         let scenario = &INFO.scenarios[0];
         let mut request = request("untar/tree", folder.path(), &quick());
         request.scenario.parameters =
