@@ -25,6 +25,11 @@ impl Latencies {
         self.0.extend(other);
     }
 
+    /// All of them, in order of arrival, to look at.
+    pub(crate) fn ticks(&self) -> &[u64] {
+        &self.0
+    }
+
     /// All of them, in order of arrival.
     pub(crate) fn into_ticks(self) -> Vec<u64> {
         self.0

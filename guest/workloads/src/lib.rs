@@ -3,6 +3,7 @@
 //!
 //! The same code runs in the guest (`kdelta-init round`) and on the host (`kdelta workloads`).
 
+mod aging;
 mod budget;
 mod clock;
 mod connector;
@@ -10,12 +11,18 @@ mod counters;
 mod create;
 mod device;
 mod dio;
+mod draw;
+mod fallocate;
+mod fsync;
 mod info;
 mod inotify_bigdir;
+mod inventory;
 mod latency;
+mod mkdir;
 mod modify_scaling;
 mod mprotect;
 mod open_close;
+mod opmix;
 mod overwrite;
 mod parallel;
 mod pattern;
@@ -29,6 +36,7 @@ mod sys;
 mod tmpfile;
 mod tree;
 mod unlink;
+mod untar;
 mod watch;
 mod xattr;
 
@@ -60,19 +68,25 @@ pub trait Workload: Sync {
 pub static ALL: &[&dyn Workload] = &[
     &create::Create,
     &unlink::Unlink,
+    &opmix::Opmix,
     &xattr::Xattr,
-    &remap::Remap,
-    &mprotect::Mprotect,
+    &mkdir::Mkdir,
+    &untar::Untar,
     &tmpfile::Tmpfile,
     &overwrite::Overwrite,
     &dio::Dio,
-    &device::Device,
+    &fsync::Fsync,
+    &fallocate::Fallocate,
+    &aging::Aging,
+    &remap::Remap,
+    &mprotect::Mprotect,
     &inotify_bigdir::InotifyBigdir,
     &open_close::OpenClose,
     &modify_scaling::ModifyScaling,
     &connector::Connector,
     &recursive_watch::RecursiveWatch,
     &shared_write::SharedWrite,
+    &device::Device,
 ];
 
 /// A workload with one of its scenarios.

@@ -5,8 +5,8 @@ use std::io::{Read, Write};
 use std::os::fd::OwnedFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
-use std::sync::Barrier;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Barrier, Mutex, PoisonError};
 
 use kdelta_wire::{Clock, Worker};
 use rustix::io::Errno;
@@ -183,6 +183,10 @@ fn processes<M: Send>(
     body: &(impl Fn(&mut M, &Post) -> Result<Share, WorkloadError> + Sync),
     timed: impl FnOnce(&mut dyn FnMut() -> Result<(), WorkloadError>) -> Result<(), WorkloadError>,
 ) -> Result<Reports, WorkloadError> {
+    // Tests are threads of one process: a child of another crew would inherit the pipes of this one
+    // and keep them open, and both would wait for each other.
+    static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+    let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
     let pipe = || rustix::pipe::pipe().map_err(|errno| failed("pipe", Path::new("worker"), errno));
     // Nobody writes into these: closing the writing end releases every reader at once.
     let (go_read, go_write) = pipe()?;
@@ -260,15 +264,15 @@ fn wait_for_end(pipe: &OwnedFd) {
     while rustix::io::read(pipe, &mut byte) == Err(Errno::INTR) {}
 }
 
-/// Reads `count` bytes, or fewer when no writer is left.
+/// Reads `count` bytes one by one, so that the number of calls does not depend on timing, or fewer
+/// when no writer is left.
 fn read_count(pipe: &OwnedFd, count: usize) {
     let mut seen = 0;
-    let mut bytes = [0; 64];
+    let mut byte = [0];
     while seen < count {
-        let room = (count - seen).min(bytes.len());
-        match rustix::io::read(pipe, &mut bytes[..room]) {
+        match rustix::io::read(pipe, &mut byte) {
             Ok(0) => return,
-            Ok(length) => seen += length,
+            Ok(_) => seen += 1,
             Err(Errno::INTR) => {}
             Err(_) => return,
         }

@@ -2,9 +2,12 @@
 //! little else. Most are `rustix` calls made under a shorter name; read [`create`] first.
 
 pub(crate) mod blocks;
+pub(crate) mod names;
+pub(crate) mod namespace;
 pub(crate) mod notify;
 pub(crate) mod pages;
 pub(crate) mod ring;
+pub(crate) mod space;
 
 use std::ffi::CStr;
 use std::mem::MaybeUninit;
