@@ -13,6 +13,8 @@ use kdelta_wire::{DiskKind, ParameterValue, Phase, Worker};
 const USER_SHARE_GOOD: f64 = 10.0;
 /// User share above which a verdict on elapsed cost says too little about the kernel, in percent.
 const USER_SHARE_BAD: f64 = 25.0;
+/// CPU time below which user and system time, sampled at timer ticks, are chance: 25 ticks at 250 Hz.
+const SAMPLED_CPU_TIME: f64 = 0.1e9;
 /// User time below this share of elapsed time cannot hide anything, in percent.
 const USER_MATTERS: f64 = 10.0;
 /// A change of system time from which it is a headline even when elapsed cost stays, in percent.
@@ -207,7 +209,7 @@ fn m1_user_share(phase: &PhaseSum<'_>) -> Gate {
     let share = if user + system > 0.0 { 100.0 * user / (user + system) } else { 0.0 };
     let of_elapsed = 100.0 * user / (phase.elapsed() * phase.workers());
     let state = match share {
-        _ if user + system == 0.0 => GateState::NotMeasured,
+        _ if user + system < SAMPLED_CPU_TIME => GateState::NotMeasured,
         share if share <= USER_SHARE_GOOD || of_elapsed < USER_MATTERS => GateState::Met,
         share if share <= USER_SHARE_BAD => GateState::Noted,
         _ => GateState::Missed,
@@ -221,7 +223,10 @@ fn m1_user_share(phase: &PhaseSum<'_>) -> Gate {
             ("user of elapsed, percent", of_elapsed),
             ("cpu time, ns", user + system),
         ],
-        format!("{share:.1} % of its CPU time is spent in user space"),
+        match state {
+            GateState::NotMeasured => "too little CPU time to sample user space".to_owned(),
+            _ => format!("{share:.1} % of its CPU time is spent in user space"),
+        },
         "judge the system time per operation; the elapsed cost is diluted by the program itself",
     )
 }

@@ -47,6 +47,7 @@ fn user_share_is_judged_only_where_user_time_matters() {
         (0, 0, GateState::NotMeasured),
     ] {
         let record = judged(|_, phase| {
+            phase.elapsed = 10_000_000_000;
             (phase.user_ns, phase.system_ns) = (phase.elapsed * user / 100, phase.elapsed * system / 100);
         });
         assert!(
@@ -57,6 +58,7 @@ fn user_share_is_judged_only_where_user_time_matters() {
     }
     // 40 % of the CPU time, and 4 % of the elapsed time: it waits, and user time hides nothing.
     let waiting = judged(|_, phase| {
+        phase.elapsed = 10_000_000_000;
         (phase.user_ns, phase.system_ns) = (phase.elapsed * 4 / 100, phase.elapsed * 6 / 100);
     });
     let gates = found(&waiting, "M1");
