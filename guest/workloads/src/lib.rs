@@ -7,8 +7,11 @@ mod budget;
 mod clock;
 mod counters;
 mod create;
+mod entries;
+mod fs_mark;
 mod info;
 mod latency;
+mod names;
 mod parallel;
 mod round;
 mod sys;
@@ -25,7 +28,7 @@ pub use info::{
     Better, CheckInfo, Domain, MeasureInfo, ParameterError, ParameterInfo, PhaseInfo, Preset, ProductLimit,
     Proof, Refusal, ScenarioInfo, Setting, WorkloadInfo, resolve,
 };
-pub use round::{RoundContext, Unmount, WorkloadError, run};
+pub use round::{Mounting, RoundContext, WorkloadError, run};
 
 /// One filesystem workload.
 pub trait Workload: Sync {

@@ -22,6 +22,8 @@ pub(crate) enum Crew {
     Threads,
     /// Processes forked from it: each has its own, and what it changes in memory is lost.
     Processes,
+    /// As processes, but each begins as soon as it is forked and waits for no other.
+    Forked,
 }
 
 /// What one worker did.
@@ -31,6 +33,13 @@ pub(crate) struct Share {
     pub(crate) ops: u64,
     /// Numbers to hand back to the round (latencies, counts).
     pub(crate) values: Vec<u64>,
+}
+
+impl Share {
+    /// So many operations and no numbers.
+    pub(crate) fn of(ops: u64) -> Self {
+        Self { ops, values: Vec::new() }
+    }
 }
 
 /// What came of all workers, in their order.
@@ -70,7 +79,7 @@ pub(crate) fn crew<M: Send>(
         .collect();
     let reports = match kind {
         Crew::Threads => threads(clock, &posts, members, &body, timed)?,
-        Crew::Processes => processes(clock, &posts, members, &body, timed)?,
+        Crew::Processes | Crew::Forked => processes(kind, clock, &posts, members, &body, timed)?,
     };
     let mut outcome = Outcome::default();
     for report in reports {
@@ -177,6 +186,7 @@ struct Child {
 }
 
 fn processes<M: Send>(
+    kind: Crew,
     clock: Clock,
     posts: &[Post],
     members: &mut [M],
@@ -191,6 +201,7 @@ fn processes<M: Send>(
     let (done_read, done_write) = pipe()?;
     let mut children = Vec::with_capacity(members.len());
     let mut fork_error = None;
+    let mut start = clock::now(clock);
     for (post, member) in posts.iter().zip(members.iter_mut()) {
         let (report_read, report_write) = pipe()?;
         // SAFETY: the round's process has one thread, so the child may go on as usual; it leaves by
@@ -210,7 +221,9 @@ fn processes<M: Send>(
                 sys::close_inherited(&leave_write);
                 let result = take_post(post).and_then(|in_place| {
                     let _ = rustix::io::write(&ready_write, b"r");
-                    wait_for_end(&go_read);
+                    if kind != Crew::Forked {
+                        wait_for_end(&go_read);
+                    }
                     let (worker, values) = work(clock, &|| 0, member, post, body)?;
                     Ok(Report { worker, values, in_place })
                 });
@@ -231,10 +244,11 @@ fn processes<M: Send>(
     // A child that died before writing makes these reads end early, as no writer is left then.
     read_count(&ready_read, children.len());
     let mut go = Some(go_write);
-    let mut start = 0;
     let mut reports = Vec::new();
     let mut open = || {
-        start = clock::now(clock);
+        if kind != Crew::Forked {
+            start = clock::now(clock);
+        }
         drop(go.take());
         read_count(&done_read, children.len());
         Ok(())
@@ -260,13 +274,13 @@ fn wait_for_end(pipe: &OwnedFd) {
     while rustix::io::read(pipe, &mut byte) == Err(Errno::INTR) {}
 }
 
-/// Reads `count` bytes, or fewer when no writer is left.
+/// Reads `count` bytes, or fewer when no writer is left; one at a time, so that the number of calls
+/// depends on nothing else.
 fn read_count(pipe: &OwnedFd, count: usize) {
     let mut seen = 0;
-    let mut bytes = [0; 64];
+    let mut byte = [0];
     while seen < count {
-        let room = (count - seen).min(bytes.len());
-        match rustix::io::read(pipe, &mut bytes[..room]) {
+        match rustix::io::read(pipe, &mut byte) {
             Ok(0) => return,
             Ok(length) => seen += length,
             Err(Errno::INTR) => {}
@@ -353,7 +367,7 @@ mod tests {
 
     #[test]
     fn every_worker_reports_in_order() {
-        for kind in [Crew::Threads, Crew::Processes] {
+        for kind in [Crew::Threads, Crew::Processes, Crew::Forked] {
             let mut members = [10, 20, 30];
             let outcome = run(kind, &mut members, None).expect("runs");
             assert_eq!(outcome.workers.iter().map(|worker| worker.ops).collect::<Vec<_>>(), [11, 21, 31]);
@@ -366,7 +380,7 @@ mod tests {
 
     #[test]
     fn a_workers_error_is_the_crews_error() {
-        for kind in [Crew::Threads, Crew::Processes] {
+        for kind in [Crew::Threads, Crew::Processes, Crew::Forked] {
             let error = run(kind, &mut [1, 2], Some(1)).expect_err("fails").to_string();
             assert!(error.contains("open on /x failed: no storage space"), "{error}");
         }

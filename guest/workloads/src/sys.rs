@@ -1,6 +1,9 @@
 //! The system calls of the workloads, without allocation or error text, so that a timed loop holds
 //! little else. Most are `rustix` calls made under a shorter name; read [`create`] first.
 
+pub(crate) mod files;
+pub(crate) mod ioctls;
+
 use std::ffi::CStr;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, BorrowedFd, IntoRawFd, OwnedFd};
