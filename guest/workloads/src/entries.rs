@@ -98,6 +98,8 @@ impl Visit for Listing {
 #[derive(Debug)]
 pub(crate) struct Survey {
     attributes: Attributes,
+    /// statx(2) calls.
+    pub(crate) looked_at: u64,
     /// Regular files.
     pub(crate) files: u64,
     /// Folders below the top.
@@ -118,6 +120,7 @@ impl Survey {
     pub(crate) fn new() -> Self {
         Self {
             attributes: Attributes::none(),
+            looked_at: 0,
             files: 0,
             dirs: 0,
             bytes: 0,
@@ -134,6 +137,7 @@ impl Visit for Survey {
     #[inline]
     fn entry(&mut self, dir: BorrowedFd<'_>, name: &CStr, _: FileType) -> Result<(), Failure> {
         let found = self.attributes.of(dir, name).map_err(|errno| ("statx", errno))?;
+        self.looked_at += 1;
         match u32::from(found.stx_mode) & libc::S_IFMT {
             libc::S_IFREG => {
                 self.files += 1;

@@ -4,6 +4,7 @@
 //! The same code runs in the guest (`kdelta-init round`) and on the host (`kdelta workloads`).
 
 mod budget;
+mod bulkstat;
 mod clock;
 mod counters;
 mod create;
@@ -17,6 +18,7 @@ mod round;
 mod sys;
 mod tree;
 mod unlink;
+mod walk;
 mod xattr;
 
 use std::fmt;
@@ -44,7 +46,8 @@ pub trait Workload: Sync {
 }
 
 /// Every workload, in the order of help texts.
-pub static ALL: &[&dyn Workload] = &[&create::Create, &unlink::Unlink, &xattr::Xattr];
+pub static ALL: &[&dyn Workload] =
+    &[&create::Create, &unlink::Unlink, &bulkstat::Bulkstat, &walk::Walk, &xattr::Xattr];
 
 /// A workload with one of its scenarios.
 #[derive(Clone, Copy)]

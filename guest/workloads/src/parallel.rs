@@ -13,6 +13,7 @@ use rustix::io::Errno;
 use rustix::process::{Pid, WaitOptions};
 
 use crate::round::failed;
+use crate::sys::Usage;
 use crate::{WorkloadError, clock, sys};
 
 /// What workers are.
@@ -49,6 +50,8 @@ pub(crate) struct Outcome {
     pub(crate) values: Vec<Vec<u64>>,
     /// Workers that ran on the CPU they were put on.
     pub(crate) in_place: usize,
+    /// What processes used together; nothing for threads, whose use the round's process counts.
+    pub(crate) usage: Usage,
 }
 
 /// What a worker is told.
@@ -83,7 +86,8 @@ pub(crate) fn crew<M: Send>(
     };
     let mut outcome = Outcome::default();
     for report in reports {
-        let Report { worker, values, in_place } = report?;
+        let Report { worker, values, in_place, usage } = report?;
+        outcome.usage.add(usage);
         outcome.in_place += usize::from(in_place);
         outcome.workers.push(worker);
         outcome.values.push(values);
@@ -95,6 +99,7 @@ struct Report {
     worker: Worker,
     values: Vec<u64>,
     in_place: bool,
+    usage: Usage,
 }
 
 /// Puts the calling thread on its CPU; whether it got there.
@@ -149,7 +154,7 @@ fn threads<M: Send>(
                     let done = in_place.and_then(|in_place| {
                         let (worker, values) =
                             work(clock, &|| start.load(Ordering::Relaxed), member, post, body)?;
-                        Ok(Report { worker, values, in_place })
+                        Ok(Report { worker, values, in_place, usage: Usage::default() })
                     });
                     gate.wait();
                     gate.wait();
@@ -224,8 +229,11 @@ fn processes<M: Send>(
                     if kind != Crew::Forked {
                         wait_for_end(&go_read);
                     }
+                    let lost = |errno| failed("getrusage", Path::new("self"), errno);
+                    let before = sys::usage().map_err(lost)?;
                     let (worker, values) = work(clock, &|| 0, member, post, body)?;
-                    Ok(Report { worker, values, in_place })
+                    let usage = sys::usage().map_err(lost)?.since(&before);
+                    Ok(Report { worker, values, in_place, usage })
                 });
                 let _ = rustix::io::write(&done_write, b"d");
                 let _ = send(report_write, &result);
@@ -295,10 +303,12 @@ const GOOD: u64 = 1;
 fn send(pipe: OwnedFd, result: &Result<Report, WorkloadError>) -> std::io::Result<()> {
     let mut bytes = Vec::new();
     match result {
-        Ok(Report { worker, values, in_place }) => {
+        Ok(Report { worker, values, in_place, usage }) => {
             let head =
                 [GOOD, u64::from(*in_place), worker.ops, worker.started, worker.elapsed, worker.cpu_ns];
-            bytes.extend(head.iter().chain(values).flat_map(|number| number.to_le_bytes()));
+            bytes.extend(
+                head.iter().chain(&usage.numbers()).chain(values).flat_map(|number| number.to_le_bytes()),
+            );
         }
         Err(error) => {
             bytes.extend(0_u64.to_le_bytes());
@@ -325,8 +335,9 @@ fn receive(pipe: &OwnedFd, number: usize, start: u64) -> Result<Report, Workload
     }
     let mut next = || numbers.next().ok_or_else(|| lost("sent half a result".to_owned()));
     let (in_place, ops, first, elapsed, cpu_ns) = (next()? == 1, next()?, next()?, next()?, next()?);
+    let usage = Usage::of([next()?, next()?, next()?, next()?, next()?, next()?]);
     let worker = Worker { ops, started: first.saturating_sub(start), elapsed, cpu_ns };
-    Ok(Report { worker, values: numbers.collect(), in_place })
+    Ok(Report { worker, values: numbers.collect(), in_place, usage })
 }
 
 /// CPUs for `count` workers, one after the other beginning with `first`, over all CPUs that are

@@ -308,6 +308,12 @@ impl RoundContext {
             if crew != Crew::Threads {
                 // Children that have not been waited for are in no counter of the parent.
                 phase.cpu_ns += outcome.workers.iter().map(|worker| worker.cpu_ns).sum::<u64>();
+                phase.user_ns += outcome.usage.user_ns;
+                phase.system_ns += outcome.usage.system_ns;
+                phase.voluntary_switches += outcome.usage.voluntary_switches;
+                phase.involuntary_switches += outcome.usage.involuntary_switches;
+                phase.minor_faults += outcome.usage.minor_faults;
+                phase.major_faults += outcome.usage.major_faults;
             }
             phase.workers = outcome.workers;
         }

@@ -161,7 +161,7 @@ impl Tree {
             opened += explore(&branch.path, &mut survey)?;
         }
         round.count("openat", opened, opened);
-        round.count("statx", survey.files + survey.dirs, survey.files + survey.dirs);
+        round.count("statx", survey.looked_at, survey.looked_at);
         round.count("close", opened, opened);
         Ok(survey)
     }
