@@ -8,10 +8,12 @@ mod bulkstat;
 mod clock;
 mod counters;
 mod create;
+mod create_xattr;
 mod entries;
 mod fs_mark;
 mod info;
 mod latency;
+mod meta;
 mod names;
 mod parallel;
 mod round;
@@ -20,6 +22,7 @@ mod tree;
 mod unlink;
 mod walk;
 mod xattr;
+mod xattr_replace;
 
 use std::fmt;
 
@@ -46,8 +49,16 @@ pub trait Workload: Sync {
 }
 
 /// Every workload, in the order of help texts.
-pub static ALL: &[&dyn Workload] =
-    &[&create::Create, &unlink::Unlink, &bulkstat::Bulkstat, &walk::Walk, &xattr::Xattr];
+pub static ALL: &[&dyn Workload] = &[
+    &create::Create,
+    &create_xattr::CreateXattr,
+    &unlink::Unlink,
+    &bulkstat::Bulkstat,
+    &walk::Walk,
+    &meta::Meta,
+    &xattr::Xattr,
+    &xattr_replace::XattrReplace,
+];
 
 /// A workload with one of its scenarios.
 #[derive(Clone, Copy)]

@@ -5,8 +5,8 @@ use std::io::{Read, Write};
 use std::os::fd::OwnedFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
-use std::sync::Barrier;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Barrier, Mutex, PoisonError};
 
 use kdelta_wire::{Clock, Worker};
 use rustix::io::Errno;
@@ -184,6 +184,10 @@ fn threads<M: Send>(
     })
 }
 
+/// Held while there are forked workers: one that is forked meanwhile by another thread would keep the
+/// pipes of these open, and both crews would wait for each other's ends.
+static FORKED: Mutex<()> = Mutex::new(());
+
 /// A forked worker, from its parent's side.
 struct Child {
     pid: Pid,
@@ -198,6 +202,7 @@ fn processes<M: Send>(
     body: &(impl Fn(&mut M, &Post) -> Result<Share, WorkloadError> + Sync),
     timed: impl FnOnce(&mut dyn FnMut() -> Result<(), WorkloadError>) -> Result<(), WorkloadError>,
 ) -> Result<Reports, WorkloadError> {
+    let _alone = FORKED.lock().unwrap_or_else(PoisonError::into_inner);
     let pipe = || rustix::pipe::pipe().map_err(|errno| failed("pipe", Path::new("worker"), errno));
     // Nobody writes into these: closing the writing end releases every reader at once.
     let (go_read, go_write) = pipe()?;

@@ -301,7 +301,7 @@ impl RoundContext {
     ) -> Result<Vec<Vec<u64>>, WorkloadError> {
         let clock = self.request.clock;
         let count = members.len();
-        let timed = |open: &mut dyn FnMut() -> Result<(), WorkloadError>| self.phase(name, 0, || open());
+        let timed = |open: &mut dyn FnMut() -> Result<(), WorkloadError>| self.phase(name, 0, open);
         let outcome = parallel::crew(crew, clock, posts, members, body, timed)?;
         if let Some(phase) = self.phases.last_mut() {
             phase.ops = outcome.workers.iter().map(|worker| worker.ops).sum();

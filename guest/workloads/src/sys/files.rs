@@ -32,11 +32,6 @@ pub(crate) fn open_path(path: &CStr) -> Result<OwnedFd, Errno> {
     rustix::fs::openat(rustix::fs::CWD, path, OFlags::RDONLY, Mode::empty())
 }
 
-/// openat(2) of a file to write to.
-pub(crate) fn open_file(at: BorrowedFd<'_>, name: &CStr) -> Result<OwnedFd, Errno> {
-    rustix::fs::openat(at, name, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())
-}
-
 /// linkat(2) within one folder.
 #[inline]
 pub(crate) fn link(at: BorrowedFd<'_>, name: &CStr, new: &CStr) -> Result<(), Errno> {

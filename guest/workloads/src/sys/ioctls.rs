@@ -62,7 +62,7 @@ pub(crate) struct Record {
     /// `bs_blocks` to `bs_extsize_blks`.
     skipped: [u64; 12],
     pub(crate) links: u32,
-    pub(crate) extents: u32,
+    extents: u32,
     /// Extents of the attribute fork: 0 while attributes are inside of the inode.
     pub(crate) attribute_extents: u32,
     version: u16,
@@ -93,26 +93,20 @@ impl BulkRequest {
         let mut request = Self { memory: vec![0; HEADER_WORDS + batch as usize * RECORD_WORDS], batch };
         // Touched once, so that no page fault falls into a timed loop.
         request.memory.fill(1);
-        request.rewind(0, ONE_GROUP, agno);
+        request.begin(0, ONE_GROUP, agno);
         request
     }
 
     /// The inode `ino`, or the first one after it.
     pub(crate) fn of_inode(ino: u64) -> Self {
         let mut request = Self { memory: vec![0; HEADER_WORDS + RECORD_WORDS], batch: 1 };
-        request.rewind(ino, 0, 0);
+        request.begin(ino, 0, 0);
         request
     }
 
-    fn rewind(&mut self, ino: u64, flags: u32, agno: u32) {
+    fn begin(&mut self, ino: u64, flags: u32, agno: u32) {
         *self.header() =
             Header { ino, flags, icount: self.batch, ocount: 0, agno, reserved: Default::default() };
-    }
-
-    /// Back to the first inode of the group.
-    pub(crate) fn restart(&mut self) {
-        let Header { flags, agno, .. } = *self.header();
-        self.rewind(0, flags, agno);
     }
 
     fn header(&mut self) -> &mut Header {
@@ -184,8 +178,8 @@ mod tests {
         let record = |ino| Record { ino, mode: 7, ..Record::default() };
         request.answer(&[record(5), record(9)]);
         assert_eq!(request.records().map(|record| record.ino).collect::<Vec<_>>(), [5, 9]);
-        request.restart();
-        assert_eq!((request.records().count(), request.header().agno, request.header().icount), (0, 1, 4));
+        let Header { agno, icount, flags, .. } = *request.header();
+        assert_eq!((agno, icount, flags), (1, 4, ONE_GROUP));
     }
 
     #[test]
