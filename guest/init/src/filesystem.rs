@@ -95,7 +95,11 @@ pub(crate) fn unmount(path: &Path) -> std::io::Result<()> {
 pub(crate) fn remount(path: &Path) -> std::io::Result<()> {
     let job = setup::read_job().map_err(std::io::Error::other)?;
     unmount(path)?;
-    mount(&job).map(|_| ()).map_err(std::io::Error::other)
+    match mount(&job) {
+        Ok(_) => Ok(()),
+        Err(InitError::Call { source, .. }) => Err(source),
+        Err(error) => Err(std::io::Error::other(error)),
+    }
 }
 
 /// Flags of mount(2), and the rest joined by commas.
