@@ -2,8 +2,8 @@
 //! identity, audit, hardware and caveats. Read [`text`] first.
 
 use kdelta_model::{
-    BootPurpose, BootRecord, Cell, Comparison, Determinism, Direction, Factorial, KernelIdentity,
-    MeasureMode, MetricKind, Outcome, RunRecord, Verdict,
+    BootPurpose, BootRecord, Cell, Comparison, Determinism, Direction, Factorial, Gate, GateState,
+    KernelIdentity, MeasureMode, MetricKind, Outcome, RunRecord, Verdict,
 };
 use minijinja::{Environment, UndefinedBehavior};
 use serde::Serialize;
@@ -57,6 +57,7 @@ pub fn text(record: &RunRecord) -> Result<String, ReportError> {
     sections.extend(setups(record));
     sections.extend(identity(record));
     sections.extend(audit(record));
+    sections.extend(gates(record));
     sections.extend(findings(record));
     sections.extend(hardware(record));
     sections.extend(method(record));
@@ -106,7 +107,7 @@ pub fn summary(record: &RunRecord) -> String {
     ascii(&format!("{}\n\n{}", environment_line(record), verdicts(record)))
 }
 
-/// One paragraph per primary comparison.
+/// One paragraph per primary comparison, after one that says what they count if that is not elapsed.
 fn verdicts(record: &RunRecord) -> String {
     let primary = record.comparisons.iter().filter(|comparison| comparison.primary);
     let list: Vec<String> = primary.map(|comparison| verdict(record, comparison)).collect();
@@ -116,7 +117,32 @@ fn verdicts(record: &RunRecord) -> String {
         let text = "VERDICT: none, nothing was compared.".to_owned() + &failed.unwrap_or_default();
         return wrap(&text, "", "    ");
     }
-    list.join("\n")
+    judged_count(record).into_iter().chain([list.join("\n")]).collect::<Vec<_>>().join("\n\n")
+}
+
+/// Which count verdicts are about, and why, where it is not elapsed.
+fn judged_count(record: &RunRecord) -> Option<String> {
+    let mut disks: Vec<String> = Vec::new();
+    let of_cpu = |c: &&Comparison| c.primary && c.metric.kind == MetricKind::Cpu;
+    for comparison in record.comparisons.iter().filter(of_cpu) {
+        for arm in [comparison.base, comparison.arm].iter().filter_map(|arm| record.plan.arms.get(*arm)) {
+            let disk = &arm.guest.disk;
+            let name = disk.kind_name().to_owned();
+            if disk.is_served_by_host() && !disks.contains(&name) {
+                disks.push(name);
+            }
+        }
+    }
+    if disks.is_empty() {
+        return None;
+    }
+    let text = format!(
+        "Verdicts marked cpu are about the instructions of the workload's own process. Elapsed counts are no \
+         measure on a disk of type {}: threads of the host serve it, and while the guest waits for them its clock \
+         jumps to the next timer.",
+        disks.join(" or ")
+    );
+    Some(wrap(&text, "", ""))
 }
 
 fn verdict(record: &RunRecord, comparison: &Comparison) -> String {
@@ -299,7 +325,46 @@ fn factorial(factorial: &Factorial) -> Option<Section> {
     })
 }
 
-/// User, system and process CPU beside the elapsed cost.
+/// Conditions of valid measurement: those that are not met with what to do, the others as a list.
+fn gates(record: &RunRecord) -> Option<Section> {
+    /// More of one rule are counted, not listed.
+    const LISTED: usize = 3;
+    if record.gates.is_empty() {
+        return None;
+    }
+    let mut rules: Vec<&str> = record.gates.iter().map(|gate| gate.rule.as_str()).collect();
+    rules.dedup();
+    let of = |rule: &str, state: GateState| -> Vec<&Gate> {
+        record.gates.iter().filter(|gate| gate.rule == rule && gate.state == state).collect()
+    };
+    let mut lines = Vec::new();
+    for rule in &rules {
+        for state in [GateState::Void, GateState::Missed, GateState::Noted] {
+            let gates = of(rule, state);
+            for gate in gates.iter().take(LISTED) {
+                let text = format!("{rule} {}: {}: {}", state.name(), gate.subject, gate.finding);
+                lines.push(wrap(&text, "", "    "));
+            }
+            if gates.len() > LISTED {
+                lines.push(format!("    and {} more of {rule}", gates.len() - LISTED));
+            }
+            lines.extend(gates.first().map(|gate| wrap(&format!("-> {}", gate.next), "    ", "       ")));
+        }
+    }
+    let whole = |state: GateState| -> Vec<&str> {
+        let all = |rule: &&&str| record.gates.iter().all(|gate| gate.rule != ***rule || gate.state == state);
+        rules.iter().filter(all).copied().collect()
+    };
+    for (words, state) in [("met", GateState::Met), ("not measured", GateState::NotMeasured)] {
+        let names = whole(state);
+        if !names.is_empty() {
+            lines.push(wrap(&format!("{words}: {}", names.join(", ")), "", "    "));
+        }
+    }
+    Some(Section { title: "Gates".to_owned(), note: String::new(), table: lines.join("\n") })
+}
+
+/// The counts beside those that verdicts are about.
 fn split(record: &RunRecord) -> Option<Section> {
     let mut table = Table::new(&[
         ("metric", Align::Left),
@@ -322,8 +387,8 @@ fn split(record: &RunRecord) -> Option<Section> {
         ]);
     }
     let note = format!(
-        "{unit}; exploratory, no verdict. cpu is the workload's own process; sys and user are \
-         sampled at timer ticks, so they are coarse where a phase is short."
+        "{unit}; exploratory, no verdict. A phase alone is elapsed, cpu is the workload's own process; sys and user \
+         are sampled at timer ticks, so they are coarse where a phase is short."
     );
     Section::new("Where it went", &note, &table)
 }
@@ -519,7 +584,7 @@ fn round_values(boot: &BootRecord, metric: &kdelta_model::Metric) -> String {
         .filter(|round| round.scenario == metric.scenario && !round.warmup)
         .flat_map(|round| &round.phases)
         .filter(|phase| phase.name == metric.phase)
-        .filter_map(|phase| MetricKind::value(metric.kind, phase))
+        .filter_map(|phase| metric.kind.value(phase))
         .map(|value| format!("{value:.2}"))
         .collect();
     values.join(" ")

@@ -125,3 +125,31 @@ fn every_primary_verdict_and_every_caveat_is_printed() {
         }
     }
 }
+
+#[test]
+fn a_verdict_about_the_process_s_own_instructions_says_so_and_why() {
+    let said = |kind: &str, disk: &str| {
+        let mut record: serde_json::Value = serde_json::from_str(&json("demo")).expect("JSON");
+        for arm in record["plan"]["arms"].as_array_mut().expect("arms") {
+            arm["guest"]["disk"]["type"] = disk.into();
+        }
+        for comparison in record["comparisons"].as_array_mut().expect("comparisons") {
+            if comparison["primary"] == true {
+                comparison["metric"]["kind"] = kind.into();
+            }
+        }
+        let record: RunRecord = serde_json::from_value(record).expect("a record");
+        let text = kdelta_report::text(&record).expect("a report");
+        let summary = kdelta_report::summary(&record);
+        let why = "Verdicts marked cpu are about the instructions of the workload's own\n\
+                   process. Elapsed counts are no measure on a disk of type nvme: threads\n\
+                   of the host serve it, and while the guest waits for them its clock jumps\n\
+                   to the next timer.\n\n\
+                   REGRESSION: xattr/flistxattr, calls, cpu +4.30 %";
+        assert_eq!(text.contains(why), summary.contains(why), "the summary says what the report says");
+        (text.contains(why), text.contains("Verdicts marked"))
+    };
+    assert_eq!(said("cpu", "nvme"), (true, true));
+    assert_eq!(said("elapsed", "nvme"), (false, false), "an old record, or wall time");
+    assert_eq!(said("elapsed", "none"), (false, false));
+}

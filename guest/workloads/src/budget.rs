@@ -7,7 +7,7 @@ use crate::{Domain, ParameterInfo, clock};
 /// Turns between two looks at the clock.
 const STRIDE: u64 = 16;
 /// Ticks of both clocks in a second: nanoseconds, and instructions under `-icount shift=0`.
-const TICKS_PER_SECOND: u64 = 1_000_000_000;
+pub(crate) const TICKS_PER_SECOND: u64 = 1_000_000_000;
 
 /// Name of the parameter that bounds a loop by its operations.
 pub(crate) const OPERATIONS: &str = "operations";

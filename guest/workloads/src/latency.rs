@@ -1,14 +1,15 @@
 //! Times of single operations and their percentiles. Read [`Latencies`] first.
 
 /// Ticks that single operations took. Room for all of them exists before the first.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Latencies(Vec<u64>);
 
 impl Latencies {
     /// Room for `count` operations.
     pub(crate) fn with_capacity(count: usize) -> Self {
-        let mut ticks = vec![0; count];
-        // Touched once, so that no page fault falls into a timed loop.
+        // Any value but 0: zeroes are pages that the kernel hands out only when they are written to,
+        // which would be a page fault every 512 operations inside of a timed loop.
+        let mut ticks = vec![u64::MAX; count];
         ticks.clear();
         Self(ticks)
     }
@@ -22,6 +23,11 @@ impl Latencies {
     /// Adds those of `other`.
     pub(crate) fn extend(&mut self, other: impl IntoIterator<Item = u64>) {
         self.0.extend(other);
+    }
+
+    /// All of them, in order of arrival, to look at.
+    pub(crate) fn ticks(&self) -> &[u64] {
+        &self.0
     }
 
     /// All of them, in order of arrival.

@@ -3,24 +3,48 @@
 //!
 //! The same code runs in the guest (`kdelta-init round`) and on the host (`kdelta workloads`).
 
+mod aging;
 mod budget;
 mod bulkstat;
 mod clock;
+mod connector;
 mod counters;
 mod create;
 mod create_xattr;
+mod device;
+mod dio;
+mod draw;
 mod entries;
+mod fallocate;
 mod fs_mark;
+mod fsync;
 mod info;
+mod inotify_bigdir;
+mod inventory;
 mod latency;
 mod meta;
+mod mkdir;
+mod modify_scaling;
+mod mprotect;
 mod names;
+mod open_close;
+mod opmix;
+mod overwrite;
 mod parallel;
+mod pattern;
+mod recursive_watch;
+mod remap;
 mod round;
+mod seconds;
+mod shape;
+mod shared_write;
 mod sys;
+mod tmpfile;
 mod tree;
 mod unlink;
+mod untar;
 mod walk;
+mod watch;
 mod xattr;
 mod xattr_replace;
 
@@ -56,8 +80,26 @@ pub static ALL: &[&dyn Workload] = &[
     &bulkstat::Bulkstat,
     &walk::Walk,
     &meta::Meta,
+    &opmix::Opmix,
     &xattr::Xattr,
     &xattr_replace::XattrReplace,
+    &mkdir::Mkdir,
+    &untar::Untar,
+    &tmpfile::Tmpfile,
+    &overwrite::Overwrite,
+    &dio::Dio,
+    &fsync::Fsync,
+    &fallocate::Fallocate,
+    &aging::Aging,
+    &remap::Remap,
+    &mprotect::Mprotect,
+    &inotify_bigdir::InotifyBigdir,
+    &open_close::OpenClose,
+    &modify_scaling::ModifyScaling,
+    &connector::Connector,
+    &recursive_watch::RecursiveWatch,
+    &shared_write::SharedWrite,
+    &device::Device,
 ];
 
 /// A workload with one of its scenarios.

@@ -184,10 +184,6 @@ fn threads<M: Send>(
     })
 }
 
-/// Held while there are forked workers: one that is forked meanwhile by another thread would keep the
-/// pipes of these open, and both crews would wait for each other's ends.
-static FORKED: Mutex<()> = Mutex::new(());
-
 /// A forked worker, from its parent's side.
 struct Child {
     pid: Pid,
@@ -202,7 +198,10 @@ fn processes<M: Send>(
     body: &(impl Fn(&mut M, &Post) -> Result<Share, WorkloadError> + Sync),
     timed: impl FnOnce(&mut dyn FnMut() -> Result<(), WorkloadError>) -> Result<(), WorkloadError>,
 ) -> Result<Reports, WorkloadError> {
-    let _alone = FORKED.lock().unwrap_or_else(PoisonError::into_inner);
+    // Tests are threads of one process: a child of another crew would inherit the pipes of this one
+    // and keep them open, and both would wait for each other.
+    static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+    let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
     let pipe = || rustix::pipe::pipe().map_err(|errno| failed("pipe", Path::new("worker"), errno));
     // Nobody writes into these: closing the writing end releases every reader at once.
     let (go_read, go_write) = pipe()?;
@@ -287,15 +286,15 @@ fn wait_for_end(pipe: &OwnedFd) {
     while rustix::io::read(pipe, &mut byte) == Err(Errno::INTR) {}
 }
 
-/// Reads `count` bytes, or fewer when no writer is left; one at a time, so that the number of calls
-/// depends on nothing else.
+/// Reads `count` bytes one by one, so that the number of calls does not depend on timing, or fewer
+/// when no writer is left.
 fn read_count(pipe: &OwnedFd, count: usize) {
     let mut seen = 0;
     let mut byte = [0];
     while seen < count {
         match rustix::io::read(pipe, &mut byte) {
             Ok(0) => return,
-            Ok(length) => seen += length,
+            Ok(_) => seen += 1,
             Err(Errno::INTR) => {}
             Err(_) => return,
         }

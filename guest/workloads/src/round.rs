@@ -227,6 +227,11 @@ impl RoundContext {
         self.request.clock
     }
 
+    /// CPU that the round is pinned to, if it is.
+    pub(crate) fn cpu(&self) -> Option<usize> {
+        self.request.cpu
+    }
+
     /// How long a loop goes on, from the parameters `operations` and `seconds`.
     ///
     /// # Errors
@@ -336,9 +341,18 @@ impl RoundContext {
         }
     }
 
-    /// The latest phase called `name`.
-    pub(crate) fn latest(&self, name: &str) -> Option<&Phase> {
-        self.phases.iter().rev().find(|phase| phase.name == name)
+    /// The latest phase called `phase`.
+    pub(crate) fn latest(&self, phase: &str) -> Option<&Phase> {
+        self.phases.iter().rev().find(|known| known.name == phase)
+    }
+
+    /// Replaces the elapsed ticks of the latest phase called `phase` by those of its operations
+    /// alone, where steps that are no operations lie between them. Every other counter remains that
+    /// of the whole phase.
+    pub(crate) fn time_operations(&mut self, phase: &str, ticks: u64) {
+        if let Some(phase) = self.phases.iter_mut().rev().find(|known| known.name == phase) {
+            phase.elapsed = ticks;
+        }
     }
 
     /// Adds a number that the workload measured in the latest phase called `phase`.

@@ -1,8 +1,15 @@
 //! The system calls of the workloads, without allocation or error text, so that a timed loop holds
 //! little else. Most are `rustix` calls made under a shorter name; read [`create`] first.
 
+pub(crate) mod blocks;
 pub(crate) mod files;
 pub(crate) mod ioctls;
+pub(crate) mod names;
+pub(crate) mod namespace;
+pub(crate) mod notify;
+pub(crate) mod pages;
+pub(crate) mod ring;
+pub(crate) mod space;
 
 use std::ffi::CStr;
 use std::mem::MaybeUninit;

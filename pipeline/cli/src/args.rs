@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use camino::Utf8PathBuf;
 use clap::{Parser, Subcommand};
+use kdelta_engine::plan::MOST_BOOTS;
 use kdelta_model::{KernelSource, PatchSource};
 
 const EXIT_CODES: &str = "Exit codes: 0 no regression, 1 regression, 2 usage, 3 inconclusive, \
@@ -32,7 +33,7 @@ pub struct Global {
     #[arg(long, global = true, value_name = "FILE")]
     pub init: Option<Utf8PathBuf>,
     /// Parallel compiler jobs and guests [default: one per CPU]
-    #[arg(short, long, global = true, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    #[arg(short, long, global = true, value_name = "N", allow_negative_numbers = true, value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub jobs: Option<u16>,
     /// Print progress as JSON lines on standard error
     #[arg(long, global = true)]
@@ -128,10 +129,10 @@ pub struct Compare {
     #[arg(long, value_name = "HOW", default_value = "auto")]
     pub measure: String,
     /// Seeds (instructions) or pairs of boots (wall) [default: 8 or 5]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(1..=i64::from(MOST_BOOTS)))]
     pub boots: Option<u32>,
     /// Smallest change that matters, in percent [default: 0.5 or 2]
-    #[arg(long, value_name = "PERCENT")]
+    #[arg(long, value_name = "PERCENT", allow_negative_numbers = true, value_parser = margin)]
     pub margin: Option<f64>,
     /// Write the experiment file that this command stands for, and stop
     #[arg(long, value_name = "FILE")]
@@ -171,6 +172,12 @@ fn assignment(text: &str) -> Result<(String, String), String> {
         Some((name, value)) if !name.is_empty() => Ok((name.to_owned(), value.to_owned())),
         _ => Err(format!("{text:?} is not NAME=VALUE")),
     }
+}
+
+/// As `plan` takes it from an experiment file.
+fn margin(text: &str) -> Result<f64, String> {
+    let wrong = || "a margin is a number of percent between 0 and 100, such as 0.5".to_owned();
+    text.parse().ok().filter(|percent| *percent > 0.0 && *percent < 100.0).ok_or_else(wrong)
 }
 
 /// Assignments as a map; a later one wins.

@@ -3,8 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use kdelta_model::{BootPurpose, Determinism, MeasureMode, Outcome, RunRecord};
-use kdelta_wire::DiskKind;
+use kdelta_model::{BootPurpose, Determinism, MeasureMode, MetricKind, Outcome, RunRecord};
 
 /// Steal above this share of CPU time makes wall time untrustworthy (methodology M33), in percent.
 const STEAL_LIMIT: f64 = 1.0;
@@ -73,11 +72,17 @@ fn mode(record: &RunRecord) -> Vec<String> {
             }
         }
     }
-    let emulated = |kind: DiskKind| matches!(kind, DiskKind::Nvme | DiskKind::VirtioBlk);
-    if record.plan.arms.iter().any(|arm| emulated(arm.guest.disk.kind)) {
+    if record.plan.arms.iter().any(|arm| arm.guest.disk.is_served_by_host()) {
         caveats.push(
             "The disk is emulated by threads of the host: its completions arrive at moments that no seed fixes, and \
              it has no device's speed. A disk of type ram gives exact counts."
+                .to_owned(),
+        );
+    }
+    if record.comparisons.iter().any(|c| c.primary && c.metric.kind == MetricKind::Cpu) {
+        caveats.push(
+            "Verdicts marked cpu count the workload's own process: what kernel threads do for it, such as writeback, \
+             is not in them."
                 .to_owned(),
         );
     }
@@ -166,4 +171,32 @@ fn scope(record: &RunRecord) -> Vec<String> {
         list(workloads),
         list(filesystems)
     )]
+}
+
+#[cfg(test)]
+mod tests {
+    use kdelta_model::MeasureMode::{Instructions, Wall};
+
+    use super::*;
+    use crate::testing::{TWO_ARMS, boots, record};
+
+    /// Caveats of a run on xfs on this disk that hold `words`.
+    fn about(disk: &str, mode: MeasureMode, words: &str) -> usize {
+        let settings = format!("settings: {{disk: {{type: {disk}}}, filesystem: {{type: xfs}}}}");
+        let yaml = TWO_ARMS.replace("settings: {filesystem: {type: tmpfs}}", &settings);
+        let mut record = record(&yaml, mode);
+        record.boots = boots(&record.plan, |_, _, _| 800.0);
+        crate::run::judge(&mut record).expect("finite numbers");
+        record.caveats.iter().filter(|caveat| caveat.contains(words)).count()
+    }
+
+    #[test]
+    fn a_verdict_about_the_process_s_own_count_says_what_is_not_in_it() {
+        let words = "what kernel threads do for it, such as writeback, is not in them";
+        assert_eq!(about("nvme", Instructions, words), 1);
+        assert_eq!(about("virtio-blk", Instructions, words), 1);
+        assert_eq!(about("ram", Instructions, words), 0);
+        assert_eq!(about("nvme", Wall, words), 0);
+        assert_eq!(about("nvme", Wall, "The disk is emulated by threads of the host"), 1);
+    }
 }

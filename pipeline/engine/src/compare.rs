@@ -2,17 +2,18 @@
 //! tables and caveats. Read [`judge`] first. Everything here can be made again from the raw
 //! rounds of a run record.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use kdelta_model::{
-    Arm, BootPurpose, BootRecord, Cell, Comparison, Determinism, Estimate, Factorial, MeasureMode, Metric,
-    MetricKind, Outcome, Pair, Plan, Unit, Verdict,
+    Arm, BootPurpose, BootRecord, Cell, Comparison, Determinism, Direction, Estimate, Factorial, MeasureMode,
+    Metric, MetricKind, Outcome, Pair, Plan, Unit, Verdict,
 };
 use kdelta_stats::{
     AbSettings, Boot, Call, Decision, Design, Interval, PairedSettings, PairedSummary, StatsError,
     VerdictSettings,
 };
 use kdelta_wire::Clock;
+use kdelta_workloads::Better;
 
 /// Error rate of "differs" over all looks (statistics.md, section 4).
 const ALPHA: f64 = 0.05;
@@ -20,6 +21,9 @@ const ALPHA: f64 = 0.05;
 const EQUIVALENCE_ALPHA: f64 = 0.10;
 /// Spread ratio from which a second, unequal-variance interval must agree (statistics.md, section 4).
 const SPREAD_RATIO: f64 = 2.0;
+/// Fewest seeds whose agreement says something of other seeds: the bound 0.05^(1/n) is 5 % for one
+/// seed and reaches one half, "most seeds", with five (55 %).
+const SEEDS_FOR_SHARE: usize = 5;
 /// Boots per arm after which a session does not go on.
 const MOST_BOOTS: usize = 60;
 
@@ -40,24 +44,58 @@ pub fn judge(plan: &Plan, boots: &[BootRecord]) -> Result<Judgement, StatsError>
     let data = Observations::new(plan, boots)?;
     let mut comparisons = Vec::new();
     for pair in &plan.pairs {
-        for (metric, primary) in metrics(&plan.arms[pair.arm]) {
-            comparisons.push(data.compare(*pair, metric, primary)?);
+        let judged = judged(plan, &[pair.base, pair.arm]);
+        for candidate in metrics(plan.mode, &plan.arms[pair.arm]) {
+            let primary = candidate.primary_phase && candidate.metric.kind == judged;
+            comparisons.push(data.compare(*pair, candidate, primary)?);
         }
     }
     comparisons.sort_by_key(|comparison| !comparison.primary);
     Ok(Judgement { comparisons, factorials: data.factorials()? })
 }
 
-/// Metrics of an arm, with whether a verdict is about them: the elapsed cost of primary phases.
-fn metrics(arm: &Arm) -> Vec<(Metric, bool)> {
+/// Which count a verdict on these arms is about.
+fn judged(plan: &Plan, arms: &[usize]) -> MetricKind {
+    MetricKind::judged(plan.mode, arms.iter().map(|arm| &plan.arms[*arm].guest.disk))
+}
+
+/// A metric that an arm's rounds have.
+struct Candidate {
+    metric: Metric,
+    unit: Unit,
+    direction: Direction,
+    /// Whether its phase is one that verdicts are about.
+    primary_phase: bool,
+}
+
+/// The counters of all phases of an arm, and what its workloads measure themselves.
+fn metrics(mode: MeasureMode, arm: &Arm) -> Vec<Candidate> {
     let mut list = Vec::new();
     for scenario in &arm.scenarios {
         let Ok(selection) = kdelta_workloads::find(&scenario.workload) else { continue };
-        for phase in selection.workload.info().phases_of(selection.scenario) {
-            for kind in MetricKind::ALL {
-                let metric = Metric { scenario: scenario.id.clone(), phase: phase.name.to_owned(), kind };
-                list.push((metric, phase.primary && kind == MetricKind::Elapsed));
-            }
+        let info = selection.workload.info();
+        let metric =
+            |phase: &str, kind| Metric { scenario: scenario.id.clone(), phase: phase.to_owned(), kind };
+        for phase in info.phases_of(selection.scenario) {
+            list.extend(MetricKind::COUNTERS.into_iter().map(|kind| Candidate {
+                metric: metric(phase.name, kind),
+                unit: unit(mode),
+                direction: Direction::LowerIsBetter,
+                primary_phase: phase.primary,
+            }));
+        }
+        for measure in info.measures_of(selection.scenario) {
+            let direction = match measure.better {
+                Better::Lower => Direction::LowerIsBetter,
+                Better::Higher => Direction::HigherIsBetter,
+                Better::Neither => continue,
+            };
+            list.push(Candidate {
+                metric: metric(measure.phase, MetricKind::Measure(measure.name.to_owned())),
+                unit: Unit::named(measure.unit, clock(mode)),
+                direction,
+                primary_phase: false,
+            });
         }
     }
     list
@@ -67,9 +105,20 @@ fn metrics(arm: &Arm) -> Vec<(Metric, bool)> {
 #[derive(Clone, Debug, PartialEq)]
 struct BootValue {
     seed: u64,
-    started_seconds: f64,
+    /// When, for the drift: seconds since the session's start in wall mode. In instructions mode the
+    /// boot's place in the plan, because the clock of the host also tells how many guests ran at a time.
+    time: f64,
     rounds: Vec<f64>,
     value: f64,
+}
+
+/// Where a boot lies on the axis of its session's drift; see [`BootValue::time`].
+#[expect(clippy::cast_precision_loss, reason = "a session has at most thousands of boots")]
+fn time(mode: MeasureMode, boot: &BootRecord) -> f64 {
+    match mode {
+        MeasureMode::Instructions => boot.index as f64,
+        MeasureMode::Wall => boot.started_seconds,
+    }
 }
 
 type Table = BTreeMap<(usize, Metric), Vec<BootValue>>;
@@ -91,7 +140,7 @@ impl<'a> Observations<'a> {
                 BootPurpose::Sample | BootPurpose::Placebo => &mut sample,
                 BootPurpose::Repeat => &mut repeats,
             };
-            for (metric, _) in metrics(arm) {
+            for Candidate { metric, .. } in metrics(plan.mode, arm) {
                 let rounds: Vec<f64> = boot
                     .rounds
                     .iter()
@@ -104,8 +153,7 @@ impl<'a> Observations<'a> {
                     continue;
                 }
                 let value = kdelta_stats::midmean(&rounds)?;
-                let (seed, started_seconds) = (boot.seed, boot.started_seconds);
-                let entry = BootValue { seed, started_seconds, rounds, value };
+                let entry = BootValue { seed: boot.seed, time: time(plan.mode, boot), rounds, value };
                 table.entry((boot.arm, metric)).or_default().push(entry);
             }
         }
@@ -116,15 +164,16 @@ impl<'a> Observations<'a> {
         self.sample.get(&(arm, metric.clone())).map_or(&[], Vec::as_slice)
     }
 
-    fn compare(&self, pair: Pair, metric: Metric, primary: bool) -> Result<Comparison, StatsError> {
+    fn compare(&self, pair: Pair, candidate: Candidate, primary: bool) -> Result<Comparison, StatsError> {
+        let Candidate { metric, unit, direction, .. } = candidate;
         let determinism = self.determinism(pair, &metric);
         let exact = self.plan.mode == MeasureMode::Instructions
             && !matches!(determinism, Determinism::Differs { .. });
         let placebo = if exact { self.placebo_largest(pair.base, &metric)? } else { None };
         let judged = match self.fault(pair, &metric) {
             Some(reason) => Err(reason),
-            None if exact => self.by_seed(pair, &metric, placebo)?,
-            None => self.by_boot(pair, &metric)?,
+            None if exact => self.by_seed(pair, &metric, direction, placebo)?,
+            None => self.by_boot(pair, &metric, direction)?,
         };
         let (estimate, verdict) = match judged {
             Ok((estimate, decision)) => (Some(estimate), verdict(&decision)),
@@ -133,8 +182,8 @@ impl<'a> Observations<'a> {
         Ok(Comparison {
             base: pair.base,
             arm: pair.arm,
-            unit: unit(self.plan.mode),
-            direction: metric.kind.direction(),
+            unit,
+            direction,
             primary,
             base_cell: cell(self.values(pair.base, &metric)),
             arm_cell: cell(self.values(pair.arm, &metric)),
@@ -219,28 +268,31 @@ impl<'a> Observations<'a> {
     }
 
     /// Instructions mode: both arms ran the same seeds (statistics.md, section 6).
-    fn by_seed(&self, pair: Pair, metric: &Metric, placebo: Option<f64>) -> Result<Judged, StatsError> {
+    fn by_seed(
+        &self,
+        pair: Pair,
+        metric: &Metric,
+        direction: Direction,
+        placebo: Option<f64>,
+    ) -> Result<Judged, StatsError> {
         let ratios = log_ratios(self.values(pair.base, metric), self.values(pair.arm, metric));
         if ratios.is_empty() {
             return Ok(Err("no seed gave a positive value on both arms".to_owned()));
         }
         let summary = kdelta_stats::summarize_pairs(&ratios, &paired_settings())?;
-        let settings = self.verdict_settings(metric, kdelta_stats::SEEDS)?;
+        let settings = self.verdict_settings(direction, kdelta_stats::SEEDS)?;
         let decision = kdelta_stats::decide_paired(&summary, placebo, &settings)?;
         Ok(Ok((estimate_of_pairs(&summary, &decision, settings.margin_log)?, decision)))
     }
 
     /// Wall time, or counts that are not deterministic: boots are the sample (section 3).
-    fn by_boot(&self, pair: Pair, metric: &Metric) -> Result<Judged, StatsError> {
+    fn by_boot(&self, pair: Pair, metric: &Metric, direction: Direction) -> Result<Judged, StatsError> {
         let (base, arm) = (self.values(pair.base, metric), self.values(pair.arm, metric));
         if base.iter().chain(arm).any(|value| value.value <= 0.0) {
             return Ok(Err("a boot value is zero: no relative change can be given".to_owned()));
         }
         let boots = |values: &[BootValue]| -> Vec<Boot> {
-            values
-                .iter()
-                .map(|value| Boot { y: value.value.ln(), t: value.started_seconds, session: 0 })
-                .collect()
+            values.iter().map(|value| Boot { y: value.value.ln(), t: value.time, session: 0 }).collect()
         };
         let rounds: Vec<&[f64]> = base.iter().chain(arm).map(|value| value.rounds.as_slice()).collect();
         let resolution_log = kdelta_stats::resolution(&rounds)?.extension_log();
@@ -268,7 +320,7 @@ impl<'a> Observations<'a> {
         } else {
             None
         };
-        let verdict_settings = self.verdict_settings(metric, kdelta_stats::BOOTS_PER_SIDE)?;
+        let verdict_settings = self.verdict_settings(direction, kdelta_stats::BOOTS_PER_SIDE)?;
         let decision = kdelta_stats::decide_ab(&summary, cross_check, &verdict_settings)?;
         let n = summary.parent_n.min(summary.child_n);
         let detectable = match summary.pooled_sd_log {
@@ -291,12 +343,12 @@ impl<'a> Observations<'a> {
 
     fn verdict_settings(
         &self,
-        metric: &Metric,
+        direction: Direction,
         schedule: kdelta_stats::Schedule,
     ) -> Result<VerdictSettings, StatsError> {
         Ok(VerdictSettings {
             margin_log: kdelta_stats::percent_to_log(self.plan.margin_percent)?,
-            worse_is_higher: metric.kind.direction() == kdelta_model::Direction::LowerIsBetter,
+            worse_is_higher: direction == Direction::LowerIsBetter,
             schedule,
             max_n: MOST_BOOTS,
         })
@@ -306,16 +358,13 @@ impl<'a> Observations<'a> {
     fn factorials(&self) -> Result<Vec<Factorial>, StatsError> {
         let Some(layout) = Layout::find(self.plan) else { return Ok(Vec::new()) };
         let mut tables = Vec::new();
-        let all = metrics(&self.plan.arms[layout.cells[0]]);
-        let primary: BTreeSet<(&str, &str)> = all
-            .iter()
-            .filter(|(_, primary)| *primary)
-            .map(|(metric, _)| (metric.scenario.as_str(), metric.phase.as_str()))
-            .collect();
-        for (metric, _) in all.clone() {
-            let shown = matches!(metric.kind, MetricKind::Elapsed | MetricKind::System);
-            let judged = primary.contains(&(metric.scenario.as_str(), metric.phase.as_str()));
-            if shown && judged && layout.cells.iter().all(|arm| !self.values(*arm, &metric).is_empty()) {
+        // One count for all cells, or they could not be set against each other.
+        let shown = [judged(self.plan, &layout.cells), MetricKind::System];
+        for Candidate { metric, primary_phase, .. } in
+            metrics(self.plan.mode, &self.plan.arms[layout.cells[0]])
+        {
+            let wanted = primary_phase && shown.contains(&metric.kind);
+            if wanted && layout.cells.iter().all(|arm| !self.values(*arm, &metric).is_empty()) {
                 tables.push(self.factorial(&layout, metric)?);
             }
         }
@@ -450,7 +499,7 @@ fn estimate_of_pairs(
     decision: &Decision,
     margin_log: f64,
 ) -> Result<Estimate, StatsError> {
-    let agree = summary.same_sign || summary.all_inside(margin_log);
+    let agree = summary.n >= SEEDS_FOR_SHARE && (summary.same_sign || summary.all_inside(margin_log));
     let detectable = match summary.sd_log {
         Some(sd) if sd > 0.0 => Some(kdelta_stats::minimum_detectable_log(sd, summary.n, Design::Paired)?),
         _ => None,

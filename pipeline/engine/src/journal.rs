@@ -9,6 +9,7 @@ use camino::{Utf8Path, Utf8PathBuf};
 use kdelta_model::{BootRecord, RECORD_VERSION, RunRecord};
 
 use crate::layout::{Lock, write_atomically};
+use crate::shell::quote;
 
 mod validate;
 
@@ -17,7 +18,15 @@ mod validate;
 pub struct RunFolder {
     path: Utf8PathBuf,
     journal: File,
-    _lock: Lock,
+    lock: Lock,
+}
+
+impl Drop for RunFolder {
+    fn drop(&mut self) {
+        // Closing the file is not enough: a child that another thread has just forked shares it until it
+        // runs its program, and whoever opens the run at that moment would find it taken.
+        let _ = self.lock.file().unlock();
+    }
 }
 
 /// Why a run folder cannot be used.
@@ -34,22 +43,32 @@ pub enum JournalError {
         source: io::Error,
     },
     /// The folder of a new run exists.
-    #[error("{0} exists already; go on with `--resume {0}`, or choose another folder with --out")]
+    #[error(
+        "{0} exists already; go on with `kdelta run --resume {resume}`, or choose another folder with --out",
+        resume = quote(.0.as_str())
+    )]
     Exists(Utf8PathBuf),
     /// The folder of a new run holds something else.
     #[error("{0} is not empty; choose another run folder with --out")]
     NotEmpty(Utf8PathBuf),
+    /// There is no such file or folder.
+    #[error(
+        "there is no run {0:?}; give the folder that `kdelta run` printed (kdelta-runs/NAME-TIME, or that of --out)"
+    )]
+    Absent(Utf8PathBuf),
     /// The folder holds no run.
     #[error("{0} holds no run (no session.json); give the folder that `kdelta run` printed")]
     NoRun(Utf8PathBuf),
     /// The run has no record yet.
-    #[error("the run {0} is not finished; go on with: kdelta run --resume {0}")]
+    #[error("the run {0} is not finished; go on with: kdelta run --resume {resume}", resume = quote(.0.as_str()))]
     Unfinished(Utf8PathBuf),
     /// Another kdelta works on it.
     #[error("another kdelta works on {0}; wait for it to end")]
     Busy(Utf8PathBuf),
     /// A file cannot be understood.
-    #[error("{path} cannot be understood ({message}); it was written by another version or is damaged")]
+    #[error(
+        "{path} cannot be understood ({message}); it was written by another version or is damaged: use the kdelta that wrote it, or run the experiment again"
+    )]
     Malformed {
         /// The file.
         path: Utf8PathBuf,
@@ -88,15 +107,28 @@ impl RunFolder {
         }
     }
 
+    /// Says early that there is no run to go on with.
+    ///
+    /// # Errors
+    /// When `path` is not there, or is no run folder.
+    pub fn check_begun(path: &Utf8Path) -> Result<(), JournalError> {
+        if path.join(SESSION).exists() {
+            return Ok(());
+        }
+        Err(if path.exists() {
+            JournalError::NoRun(path.to_owned())
+        } else {
+            JournalError::Absent(path.to_owned())
+        })
+    }
+
     /// Opens a run to go on with it: the session and the boots that ended. A last line torn by a
     /// crash is cut off.
     ///
     /// # Errors
     /// When there is no run, it is damaged, or somebody works on it.
     pub fn reopen(path: &Utf8Path) -> Result<(Self, RunRecord, Vec<BootRecord>), JournalError> {
-        if !path.join(SESSION).exists() {
-            return Err(JournalError::NoRun(path.to_owned()));
-        }
+        Self::check_begun(path)?;
         let session: RunRecord = read_record(&path.join(SESSION))?;
         let folder = Self::open_locked(path)?;
         let mut boots: BTreeMap<usize, BootRecord> = BTreeMap::new();
@@ -160,7 +192,7 @@ impl RunFolder {
             .append(true)
             .open(&journal_path)
             .map_err(|source| file_error("open", &journal_path, source))?;
-        Ok(Self { path: path.to_owned(), journal, _lock: lock })
+        Ok(Self { path: path.to_owned(), journal, lock })
     }
 
     fn read_journal(&self) -> Result<Vec<BootRecord>, JournalError> {
@@ -189,6 +221,9 @@ impl RunFolder {
 /// # Errors
 /// When there is none or it is of another version.
 pub fn read_finished(path: &Utf8Path) -> Result<RunRecord, JournalError> {
+    if !path.exists() {
+        return Err(JournalError::Absent(path.to_owned()));
+    }
     if !path.is_dir() {
         return read_record(path);
     }

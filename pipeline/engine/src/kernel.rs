@@ -242,6 +242,9 @@ impl Recipe {
         toolchain: &str,
         folder: &Utf8Path,
     ) -> Result<Self, KernelError> {
+        // Later fragments win, so their order counts where two set one option to different values, and
+        // only there: what is hashed is the merged list, sorted by name. Other orders and repetitions
+        // of the same fragments give the same fingerprint.
         let mut config = Vec::new();
         for name in &request.fragments {
             config.extend(kconfig::parse(&builtin::fragment(name, folder)?, name)?);
@@ -634,4 +637,51 @@ fn file_error(action: &'static str, path: &Utf8Path, source: std::io::Error) -> 
 
 fn malformed(path: &Utf8Path, error: serde_json::Error) -> KernelError {
     KernelError::Malformed { path: path.to_owned(), message: error.to_string() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cancel::Cancel;
+
+    #[test]
+    fn fragments_have_one_fingerprint_in_any_order_unless_they_contradict_each_other() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let folder = Utf8Path::from_path(dir.path()).expect("UTF-8");
+        for (name, text) in [
+            ("a.config", "CONFIG_A=y\n"),
+            ("b.config", "CONFIG_B=y\n"),
+            ("off.config", "# CONFIG_A is not set\n"),
+        ] {
+            fs::write(folder.join(name), text).expect("write");
+        }
+        let fingerprint = |fragments: &[&str]| {
+            let tree = SourceTree {
+                folder: folder.to_owned(),
+                key: "tree".to_owned(),
+                described: "dir:/src/linux".to_owned(),
+                digest: digest_of(b"a tree"),
+                commit: None,
+                config: None,
+                lock: Lock::acquire(&folder.join("lock"), &Cancel::default(), || ()).expect("a lock"),
+            };
+            let request = KernelRequest {
+                source: "dir:/src/linux".parse().expect("a source"),
+                patches: Vec::new(),
+                base: ConfigBase::default(),
+                fragments: fragments.iter().map(|name| (*name).to_owned()).collect(),
+                options: Vec::new(),
+                placebo: false,
+            };
+            let recipe = Recipe::new(&request, &tree, Vec::new(), "gcc", folder).expect("a recipe");
+            (recipe.config_key, recipe.fingerprint)
+        };
+        let one = fingerprint(&["guest", "./a.config", "./b.config"]);
+        assert_eq!(fingerprint(&["./b.config", "./a.config", "guest"]), one);
+        assert_eq!(fingerprint(&["guest", "./a.config", "./a.config", "./b.config", "guest"]), one);
+        assert_ne!(fingerprint(&["guest", "./a.config"]), one);
+        let (off, on) = (["./a.config", "./off.config"], ["./off.config", "./a.config"]);
+        assert_ne!(fingerprint(&off), fingerprint(&on), "the last one wins");
+        assert_eq!(fingerprint(&on), fingerprint(&["./a.config"]));
+    }
 }

@@ -16,6 +16,7 @@ pub mod debian;
 pub mod doctor;
 pub mod event;
 pub mod fetch;
+pub mod gates;
 pub mod git;
 pub mod host;
 pub mod image;
@@ -30,6 +31,7 @@ pub mod plan;
 pub mod probe;
 pub mod process;
 pub mod run;
+pub mod shell;
 pub mod source;
 mod sys;
 #[cfg(test)]

@@ -24,6 +24,7 @@ use crate::layout::Context;
 use crate::plan;
 use crate::probe::{self, ProbeError};
 use crate::process::ProcessError;
+use crate::shell;
 use crate::vm::{self, BootSpec, Deadlines, Guest, Qemu, QemuMissing};
 
 /// Guest time that a boot idles before the first round: the kernel's own background work of the
@@ -98,7 +99,10 @@ pub enum RunError {
     #[error("the observations cannot be judged: {0}")]
     Statistics(#[from] kdelta_stats::StatsError),
     /// The user asked to stop.
-    #[error("interrupted after {done} of {total} boots; go on with: kdelta run --resume {folder}")]
+    #[error(
+        "interrupted after {done} of {total} boots; go on with: kdelta run --resume {}",
+        shell::quote(.folder.as_str())
+    )]
     Interrupted {
         /// Boots that are safe.
         done: usize,
@@ -364,6 +368,7 @@ fn session(
         boots: Vec::new(),
         comparisons: Vec::new(),
         factorials: Vec::new(),
+        gates: Vec::new(),
         caveats: Vec::new(),
     }
 }
@@ -455,6 +460,8 @@ pub fn judge(record: &mut RunRecord) -> Result<(), kdelta_stats::StatsError> {
     let judgement = compare::judge(&record.plan, &record.boots)?;
     record.comparisons = judgement.comparisons;
     record.factorials = judgement.factorials;
+    record.gates = crate::gates::list(record);
+    crate::gates::lower(&record.gates, &mut record.comparisons);
     record.caveats = crate::caveats::list(record);
     Ok(())
 }

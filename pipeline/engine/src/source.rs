@@ -113,6 +113,16 @@ pub enum SourceError {
         /// What lies in it.
         found: String,
     },
+    /// The cache lies in the folder that is copied into it.
+    #[error(
+        "the cache {cache} lies in the source folder {path}, which would be copied into itself without end; choose a cache elsewhere with --cache or KDELTA_CACHE"
+    )]
+    CacheInside {
+        /// The source folder.
+        path: Utf8PathBuf,
+        /// The cache.
+        cache: Utf8PathBuf,
+    },
     /// A file name that cannot be handled.
     #[error("{folder} holds the file `{name}`, {reason}; remove it from the tree")]
     Name {
@@ -164,6 +174,7 @@ impl SourceError {
             Self::Checksum { .. }
             | Self::NotKernel { .. }
             | Self::Built { .. }
+            | Self::CacheInside { .. }
             | Self::Name { .. }
             | Self::Kind { .. }
             | Self::NoKernel { .. }
@@ -231,7 +242,7 @@ pub fn ready_made(
     }
 }
 
-/// What is remembered of an unpacked archive, in `origin.json` beside the tree.
+/// What is remembered of an archive, in `origin.json` beside the tree.
 #[derive(Debug, Serialize, Deserialize)]
 struct OriginRecord {
     sha256: String,
@@ -272,11 +283,6 @@ fn from_tarball(ctx: &Context<'_>, location: &str, sha256: Option<&str>) -> Resu
     let digest = digest_file(&path)?;
     let (folder, key, lock) = claim(ctx, &format!("tarball-{}", &digest.0[..16]))?;
     let record = folder.join("origin.json");
-    if !folder.join("tree").is_dir() {
-        unpack(ctx, &folder, &described, |scratch| {
-            Ok(archive::unpack_tar(ctx, STAGE, &path, 1, scratch.path())?)
-        })?;
-    }
     if let Some(expected) = sha256.filter(|_| !is_url(location)) {
         // The content is known by its BLAKE3, so one look at its SHA-256 is enough for ever.
         let known =
@@ -295,6 +301,11 @@ fn from_tarball(ctx: &Context<'_>, location: &str, sha256: Option<&str>) -> Resu
         if known.sha256 != expected {
             return Err(SourceError::Checksum { path, expected: expected.to_owned(), actual: known.sha256 });
         }
+    }
+    if !folder.join("tree").is_dir() {
+        unpack(ctx, &folder, &described, |scratch| {
+            Ok(archive::unpack_tar(ctx, STAGE, &path, 1, scratch.path())?)
+        })?;
     }
     patch::restore(&folder)?;
     Ok(SourceTree { folder, key, described, digest, commit: None, config: None, lock })
@@ -320,6 +331,9 @@ fn from_git(
 fn from_folder(ctx: &Context<'_>, path: &str) -> Result<SourceTree, SourceError> {
     let path = canonical(path)?;
     let described = format!("dir:{path}");
+    if ctx.cache.root().starts_with(&path) {
+        return Err(SourceError::CacheInside { path, cache: ctx.cache.root().to_owned() });
+    }
     check_kernel(&path, &described, "")?;
     let key = format!("dir-{}", &blake3::hash(path.as_str().as_bytes()).to_hex()[..16]);
     let (folder, key, lock) = claim(ctx, &key)?;
@@ -534,6 +548,53 @@ mod tests {
             let result = bench.prepare(&format!("tarball:{path}#sha256={sum}"));
             assert_eq!(result.is_ok(), good, "{result:?}");
         }
+    }
+
+    #[test]
+    fn a_tarball_with_a_wrong_checksum_is_never_unpacked() {
+        let bench = Bench::new();
+        // Not even an archive: unpacking it would fail in another way.
+        let path = bench.file("linux.tar.xz", b"something else");
+        let actual = fetch::digest_of(&path).expect("digest").sha256;
+        let error = bench.prepare(&format!("tarball:{path}#sha256={}", "0".repeat(64))).expect_err("wrong");
+        assert_eq!(
+            error.to_string(),
+            format!(
+                "{path} has the wrong content: expected sha256 {}, got {actual}; correct the checksum or the file",
+                "0".repeat(64)
+            )
+        );
+        let path = bench.file("linux.tar.xz", &kernel_tarball());
+        bench.prepare(&format!("tarball:{path}#sha256={}", "0".repeat(64))).expect_err("wrong");
+        for tree in bench.cache.trees().read_dir_utf8().expect("list").flatten() {
+            assert!(!tree.path().join("tree").exists(), "it was unpacked before it was checked");
+        }
+    }
+
+    #[test]
+    fn a_source_folder_that_holds_the_cache_is_refused() {
+        let bench = Bench::new();
+        let folder = bench.file("Makefile", b"VERSION = 6\n").parent().expect("a folder").to_owned();
+        bench.file("Kconfig", b"mainmenu\n");
+        let folder = folder.canonicalize_utf8().expect("a folder");
+        let refused = |path: &Utf8Path| {
+            let error = bench.prepare(&format!("dir:{path}")).expect_err("endless");
+            assert!(error.is_about_the_request(), "{error}");
+            error.to_string()
+        };
+        assert_eq!(
+            refused(&folder),
+            format!(
+                "the cache {folder}/cache lies in the source folder {folder}, which would be copied into itself \
+                 without end; choose a cache elsewhere with --cache or KDELTA_CACHE"
+            )
+        );
+        refused(&folder.join("cache/.."));
+        refused(&folder.join("cache"));
+        // A folder whose name begins alike is another folder.
+        bench.file("cache-of-sources/Makefile", b"VERSION = 6\n");
+        bench.file("cache-of-sources/Kconfig", b"mainmenu\n");
+        bench.prepare(&format!("dir:{folder}/cache-of-sources")).expect("a source");
     }
 
     #[test]

@@ -295,6 +295,7 @@ pub(crate) fn record(yaml: &str, mode: MeasureMode) -> RunRecord {
         boots: Vec::new(),
         comparisons: Vec::new(),
         factorials: Vec::new(),
+        gates: Vec::new(),
         caveats: Vec::new(),
     }
 }

@@ -183,9 +183,10 @@ pub struct WorkloadSettings {
     /// Rounds measured in each boot.
     #[serde(default = "default_rounds")]
     pub rounds: u32,
-    /// Rounds run first and not judged.
-    #[serde(default = "default_warmup")]
-    pub warmup: u32,
+    /// Rounds run first and not judged. Default: 1, but 4 in instructions mode when the disk of some
+    /// arm is `nvme` or `virtio-blk`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub warmup: Option<u32>,
 }
 
 impl WorkloadSettings {
@@ -198,7 +199,7 @@ impl WorkloadSettings {
             preset: None,
             parameters: Parameters::new(),
             rounds: default_rounds(),
-            warmup: default_warmup(),
+            warmup: None,
         }
     }
 }
@@ -206,11 +207,6 @@ impl WorkloadSettings {
 /// Rounds measured in each boot unless the experiment says otherwise.
 fn default_rounds() -> u32 {
     4
-}
-
-/// The first round of a boot differs from all others (cold caches, first allocations).
-fn default_warmup() -> u32 {
-    1
 }
 
 /// A factor and its levels.

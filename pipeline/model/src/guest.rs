@@ -117,17 +117,36 @@ impl Disk {
         };
         Some(self.size.unwrap_or(default))
     }
+
+    /// Its type, as experiment files spell it.
+    #[must_use]
+    pub fn kind_name(&self) -> &'static str {
+        match self.kind {
+            DiskKind::None => "none",
+            DiskKind::Ram => "ram",
+            DiskKind::Nvme => "nvme",
+            DiskKind::VirtioBlk => "virtio-blk",
+        }
+    }
+
+    /// Whether threads of the host serve it: its completions arrive at moments that no seed fixes.
+    #[must_use]
+    pub fn is_served_by_host(&self) -> bool {
+        match self.kind {
+            DiskKind::None | DiskKind::Ram => false,
+            DiskKind::Nvme | DiskKind::VirtioBlk => true,
+        }
+    }
 }
 
 impl fmt::Display for Disk {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Some(size) = self.capacity() else { return f.write_str("none") };
-        let frontend = match self.kind {
-            DiskKind::None | DiskKind::Ram => return write!(f, "ram (brd) {size}"),
-            DiskKind::Nvme => "nvme",
-            DiskKind::VirtioBlk => "virtio-blk",
-        };
-        write!(f, "{frontend} (emulated) {size}, cache={}, aio={}", self.cache.name(), self.aio.name())
+        let kind = self.kind_name();
+        if !self.is_served_by_host() {
+            return write!(f, "{kind} (brd) {size}");
+        }
+        write!(f, "{kind} (emulated) {size}, cache={}, aio={}", self.cache.name(), self.aio.name())
     }
 }
 
@@ -138,7 +157,15 @@ pub struct Size {
 }
 
 impl Size {
-    const UNITS: [(&'static str, u64); 4] = [("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10), ("B", 1)];
+    const UNITS: [(&'static str, u64); 7] = [
+        ("EiB", 1 << 60),
+        ("PiB", 1 << 50),
+        ("TiB", 1 << 40),
+        ("GiB", 1 << 30),
+        ("MiB", 1 << 20),
+        ("KiB", 1 << 10),
+        ("B", 1),
+    ];
 
     /// That many MiB.
     #[must_use]
@@ -175,15 +202,15 @@ impl FromStr for Size {
             .find_map(|(unit, factor)| text.strip_suffix(unit).map(|number| (number.trim_end(), *factor)))
             .ok_or_else(wrong)?;
         let number: u64 = number.parse().map_err(|_| wrong())?;
-        let bytes = number.checked_mul(factor).filter(|bytes| *bytes > 0).ok_or_else(wrong)?;
+        let bytes = number.checked_mul(factor).ok_or_else(wrong)?;
         Ok(Self { bytes })
     }
 }
 
 impl fmt::Display for Size {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (unit, factor) =
-            Self::UNITS.iter().find(|(_, factor)| self.bytes.is_multiple_of(*factor)).unwrap_or(&("B", 1));
+        let whole = |(_, factor): &&(&str, u64)| self.bytes >= *factor && self.bytes.is_multiple_of(*factor);
+        let (unit, factor) = Self::UNITS.iter().find(whole).unwrap_or(&("B", 1));
         write!(f, "{}{unit}", self.bytes / factor)
     }
 }
@@ -199,7 +226,10 @@ mod tests {
         assert_eq!("512MiB".parse(), Ok(Size::from_mib(512)));
         assert_eq!("2GiB".parse::<Size>().expect("size").to_string(), "2GiB");
         assert_eq!("1536MiB".parse::<Size>().expect("size").to_string(), "1536MiB");
-        for text in ["", "12", "12MB", "-1MiB", "1.5GiB", "0GiB", "99999999999999999GiB", "MiB"] {
+        assert_eq!("16TiB".parse::<Size>().expect("size").to_string(), "16TiB");
+        assert_eq!("1048576TiB".parse::<Size>().expect("size").to_string(), "1EiB");
+        assert_eq!("0GiB".parse::<Size>().expect("size").to_string(), "0B");
+        for text in ["", "12", "12MB", "-1MiB", "1.5GiB", "99999999999999999GiB", "16EiB", "MiB"] {
             assert!(text.parse::<Size>().is_err(), "{text}");
         }
     }

@@ -4,6 +4,7 @@
 //! Read [`Experiment`] first, then [`Plan`], then [`RunRecord`].
 
 pub mod experiment;
+pub mod gate;
 pub mod guest;
 pub mod kernel;
 pub mod metric;
@@ -15,6 +16,7 @@ pub use experiment::{
     ArmSettings, Experiment, ExperimentVariable, FilesystemSettings, KernelSettings, Levels, MeasureChoice,
     WorkloadSettings,
 };
+pub use gate::{Gate, GateState};
 pub use guest::{AioMode, CacheMode, Disk, GuestShape, Size};
 pub use kernel::{
     ConfigBase, DebLocation, DebianPackage, Digest, KernelIdentity, KernelRequest, KernelSource, PatchSource,

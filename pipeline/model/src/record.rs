@@ -4,12 +4,13 @@
 use kdelta_wire::{Hello, Round};
 use serde::{Deserialize, Serialize};
 
+use crate::gate::Gate;
 use crate::kernel::{Digest, KernelIdentity};
 use crate::metric::{Direction, Metric, Unit};
 use crate::plan::{BootPurpose, Plan};
 
 /// Version of [`RunRecord`]; raised whenever a field is added or changes its meaning.
-pub const RECORD_VERSION: u32 = 1;
+pub const RECORD_VERSION: u32 = 2;
 
 /// One run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -42,6 +43,8 @@ pub struct RunRecord {
     pub comparisons: Vec<Comparison>,
     /// 2x2 tables, when the arms are two factors of two levels.
     pub factorials: Vec<Factorial>,
+    /// Conditions of valid measurement, with their numbers, in the order of the rules.
+    pub gates: Vec<Gate>,
     /// What the reader must know before believing anything.
     pub caveats: Vec<String>,
 }
@@ -314,8 +317,8 @@ pub struct Estimate {
     pub n: usize,
     /// Every seed gave exactly the same change.
     pub exact: bool,
-    /// When all seeds agree in sign or lie within the margin: share of all seeds for which that
-    /// holds, at least, in percent at 95 % confidence.
+    /// When all seeds agree in sign or lie within the margin, and are enough to say so: share of all
+    /// seeds for which that holds, at least, in percent at 95 % confidence.
     pub seed_share_percent: Option<f64>,
     /// Changes beyond this are ruled out, in percent.
     pub ruled_out_percent: Option<f64>,

@@ -22,7 +22,7 @@ const FEW_DISTINCT: usize = 2;
 pub struct Boot {
     /// Log of the boot value, or the raw value if any boot value is not positive; then every `_log` below is in raw units.
     pub y: f64,
-    /// Start of the boot since session start, in seconds.
+    /// Start of the boot since session start, in seconds, or its place in the order of boots; the slope is per unit of it.
     pub t: f64,
     /// Session the boot belongs to; boots of another day are another session.
     pub session: u32,
@@ -54,7 +54,7 @@ pub struct AbSummary {
     /// True if the smaller arm has exactly the size of the look. If false, the boots since that look may be shown, but the verdict
     /// stays that of the look: judging them now would be a look the error rate was not budgeted for.
     pub on_schedule: bool,
-    /// Drift per second removed from every boot; `None` if no arm has two boots at different times in a session.
+    /// Drift per unit of [`Boot::t`] removed from every boot; `None` if no arm has two boots at different times in a session.
     pub slope: Option<f64>,
     /// Hodges-Lehmann shift: median of all child-minus-parent differences, as a log ratio.
     pub estimate_log: f64,

@@ -3,7 +3,7 @@
 
 use anyhow::{Context, bail};
 use camino::Utf8PathBuf;
-use kdelta_engine::config;
+use kdelta_engine::{config, shell};
 use kdelta_model::{
     ArmSettings, Experiment, FilesystemSettings, KernelSettings, KernelSource, MeasureChoice, PatchSource,
     WorkloadSettings,
@@ -21,13 +21,13 @@ pub fn run(global: &Global, args: &Compare) -> anyhow::Result<Exit> {
     let experiment = experiment(args, folder.as_str())?;
     let yaml = yaml(&experiment)?;
     if let Some(path) = &args.write_experiment {
-        std::fs::write(path, &yaml).with_context(|| format!("cannot write {path}"))?;
-        say(format!("wrote {path}; run it with: kdelta run {path}"))?;
+        std::fs::write(path, &yaml)
+            .with_context(|| format!("cannot write {path}; give a file in a folder that exists"))?;
+        say(format!("wrote {path}; run it with: kdelta run {}", shell::quote(path.as_str())))?;
         return Ok(Exit::NoRegression);
     }
     let loaded = config::parse("the command line", &yaml, folder, &Default::default())?;
-    let command = std::env::args().collect::<Vec<_>>().join(" ");
-    run::execute(global, &loaded, &args.running, &command)
+    run::execute(global, &loaded, &args.running, &run::command_line())
 }
 
 /// The experiment as a file.
@@ -86,7 +86,7 @@ fn experiment(args: &Compare, folder: &str) -> anyhow::Result<Experiment> {
             filesystem: Some(FilesystemSettings {
                 kind,
                 mkfs: args.mkfs.iter().flat_map(|text| text.split_whitespace().map(str::to_owned)).collect(),
-                mount: args.mount.iter().flat_map(|text| text.split(',').map(str::to_owned)).collect(),
+                mount: mount_options(args.mount.as_deref().unwrap_or_default()),
             }),
             parameters,
             ..ArmSettings::default()
@@ -98,4 +98,21 @@ fn experiment(args: &Compare, folder: &str) -> anyhow::Result<Experiment> {
         ],
         factors: Vec::new(),
     })
+}
+
+/// `a,b` as a list; nothing between two commas is no option.
+fn mount_options(text: &str) -> Vec<String> {
+    text.split(',').filter(|option| !option.is_empty()).map(str::to_owned).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mount_options_are_what_stands_between_commas() {
+        assert_eq!(mount_options("noatime,size=1g"), ["noatime", "size=1g"]);
+        assert_eq!(mount_options(",noatime,,"), ["noatime"]);
+        assert!(mount_options("").is_empty());
+    }
 }

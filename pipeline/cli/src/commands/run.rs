@@ -6,9 +6,10 @@ use std::time::Instant;
 use anyhow::{Context as _, bail};
 use camino::{Utf8Path, Utf8PathBuf};
 use jiff::Timestamp;
-use kdelta_engine::Context;
 use kdelta_engine::config::{self, LoadedExperiment};
+use kdelta_engine::journal::RunFolder;
 use kdelta_engine::run::{self, RunRequest};
+use kdelta_engine::{Context, shell};
 use kdelta_model::{Plan, RunRecord};
 
 use crate::args::{Global, Run, Running, map};
@@ -28,6 +29,8 @@ const NEXT_BUILD_SECONDS: f64 = 20.0;
 pub fn run(global: &Global, args: &Run) -> anyhow::Result<Exit> {
     let started = Instant::now();
     if let Some(folder) = &args.resume {
+        // A folder without a run is told before what this machine lacks.
+        RunFolder::check_begun(folder)?;
         let settings = Settings::new(global)?;
         let init = settings::init(global)?;
         let progress = Progress::new(global.json);
@@ -36,8 +39,12 @@ pub fn run(global: &Global, args: &Run) -> anyhow::Result<Exit> {
     }
     let Some(path) = &args.experiment else { bail!("give an experiment file, or --resume DIR") };
     let loaded = config::load(path, &map(&args.values))?;
-    let command = std::env::args().collect::<Vec<_>>().join(" ");
-    execute(global, &loaded, &args.running, &command)
+    execute(global, &loaded, &args.running, &command_line())
+}
+
+/// What was typed, so that it can be typed again.
+pub fn command_line() -> String {
+    shell::line(std::env::args_os().map(|word| word.to_string_lossy().into_owned()))
 }
 
 /// Runs an experiment that is already read.
@@ -88,8 +95,9 @@ fn conclude(
     let report = kdelta_report::text(record)?;
     let path = folder.join("report.txt");
     say(kdelta_report::summary(record))?;
-    fs::write(&path, &report)
-        .with_context(|| format!("cannot write {path}; `kdelta report {folder}` prints it"))?;
+    fs::write(&path, &report).with_context(|| {
+        format!("cannot write {path}; `kdelta report {}` prints it", shell::quote(folder.as_str()))
+    })?;
     say(format!("report: {path}"))?;
     say(format!("record: {}", folder.join("record.json")))?;
     for (stage, took, detail) in progress.stages() {

@@ -96,8 +96,8 @@ fn run_here(
             (name.clone(), value)
         })
         .collect();
-    let kind =
-        kdelta_engine::host::filesystem_of(folder).with_context(|| format!("cannot look at {folder}"))?;
+    let kind = kdelta_engine::host::filesystem_of(folder)
+        .with_context(|| format!("cannot look at {folder}; give a folder that exists"))?;
     let kind = kind
         .with_context(|| format!("{folder} is not on tmpfs, xfs, ext4 or btrfs; try a folder in /dev/shm"))?;
     let workload = selection.name();

@@ -144,6 +144,67 @@ fn repeats_that_differ_make_the_boot_the_unit() {
     assert_eq!(comparison.verdict, Verdict::Regression { beyond_margin: true });
 }
 
+/// Plan of a patch on a filesystem with this disk, and boots whose child runs 3 % more instructions
+/// while elapsed counts are all over the place.
+fn waiting(disks: [&str; 2], mode: MeasureMode) -> (Plan, Vec<BootRecord>) {
+    let yaml = TWO_ARMS
+        .replace("type: tmpfs", "type: xfs")
+        .replace("{name: parent}", &format!("{{name: parent, disk: {{type: {}}}}}", disks[0]))
+        .replace("{name: child,", &format!("{{name: child, disk: {{type: {}}},", disks[1]));
+    let plan = plan(&yaml, mode);
+    let value = |arm: &str, boot: &PlannedBoot, _: &Metric| {
+        (if arm == "child" { 824.0 } else { 800.0 })
+            + 0.1 * wobble(boot.seed + 3 * boot.arm as u64)
+            + if boot.purpose == BootPurpose::Repeat { 0.05 } else { 0.0 }
+    };
+    let mut boots = boots(&plan, value);
+    for (number, boot) in boots.iter_mut().enumerate() {
+        for phase in boot.rounds.iter_mut().flat_map(|round| &mut round.phases) {
+            phase.elapsed *= 1 + (number as u64 * 7) % 11;
+        }
+    }
+    (plan, boots)
+}
+
+#[test]
+fn a_verdict_on_a_disk_that_the_host_serves_is_about_the_process_and_not_about_waiting() {
+    for disks in [["nvme", "nvme"], ["virtio-blk", "virtio-blk"], ["ram", "nvme"], ["nvme", "ram"]] {
+        let (plan, boots) = waiting(disks, Instructions);
+        let judgement = judge(&plan, &boots).expect("finite numbers");
+        let primary: Vec<&Comparison> = judgement.comparisons.iter().filter(|c| c.primary).collect();
+        assert_eq!(primary.len(), 1, "{disks:?}");
+        assert_eq!(primary[0].metric.kind, MetricKind::Cpu, "{disks:?}");
+        assert_eq!(primary[0].verdict, Verdict::Regression { beyond_margin: true }, "{disks:?}");
+        about(estimate(primary[0]).percent, 3.0, 0.1);
+        let elapsed = judgement.comparisons.iter().find(|c| c.metric.kind == MetricKind::Elapsed);
+        assert!(elapsed.is_some_and(|elapsed| !elapsed.primary), "it is still shown");
+    }
+}
+
+#[test]
+fn a_verdict_is_about_elapsed_time_and_about_elapsed_counts_of_a_ram_disk() {
+    for (disks, mode) in [(["nvme", "nvme"], Wall), (["ram", "nvme"], Wall), (["ram", "ram"], Instructions)] {
+        let (plan, boots) = waiting(disks, mode);
+        assert_eq!(primary(&plan, &boots).metric.kind, MetricKind::Elapsed, "{disks:?} {mode:?}");
+    }
+}
+
+#[test]
+fn a_two_by_two_on_a_disk_that_the_host_serves_is_about_the_process() {
+    let kinds = |settings: &str, feature: &str| -> Vec<MetricKind> {
+        let yaml = FACTORIAL
+            .replace("settings: {", &format!("settings: {{{settings}"))
+            .replace("{name: parent=1,", &format!("{{name: parent=1, {feature}"));
+        let plan = plan(&yaml, Instructions);
+        let judgement = judge(&plan, &boots(&plan, |arm, _, _| cells(arm))).expect("a judgement");
+        judgement.factorials.iter().map(|table| table.metric.kind.clone()).collect()
+    };
+    assert_eq!(kinds("", ""), [MetricKind::Elapsed, MetricKind::System]);
+    assert_eq!(kinds("disk: {type: nvme}, ", ""), [MetricKind::Cpu, MetricKind::System]);
+    let one_side = kinds("", "disk: {type: virtio-blk}, ");
+    assert_eq!(one_side, [MetricKind::Cpu, MetricKind::System], "all cells show one count");
+}
+
 #[test]
 fn wall_time_is_judged_by_boots_and_not_checked_for_determinism() {
     let plan = plan(TWO_ARMS, Wall);
@@ -152,8 +213,46 @@ fn wall_time_is_judged_by_boots_and_not_checked_for_determinism() {
     };
     let comparison = primary(&plan, &boots(&plan, value));
     assert_eq!(comparison.determinism, Determinism::NotChecked);
-    assert_eq!((comparison.unit, estimate(&comparison).n), (Unit::NanosecondsPerOp, 5));
+    assert_eq!((comparison.unit.clone(), estimate(&comparison).n), (Unit::NanosecondsPerOp, 5));
     assert_eq!(comparison.verdict, Verdict::Regression { beyond_margin: true });
+}
+
+#[test]
+fn a_drift_is_over_the_order_of_boots_for_counts_and_over_the_clock_for_time() {
+    let estimate_of = |mode, clock: fn(usize) -> f64| {
+        let plan = plan(TWO_ARMS, mode);
+        let value = |arm: &str, boot: &PlannedBoot, _: &Metric| {
+            (if arm == "child" { 820.0 } else { 800.0 })
+                + boot.index as f64
+                + wobble(boot.seed + 3 * boot.arm as u64)
+                + if boot.purpose == BootPurpose::Repeat { 0.4 } else { 0.0 }
+        };
+        let mut boots = boots(&plan, value);
+        for boot in &mut boots {
+            boot.started_seconds = clock(boot.index);
+        }
+        estimate(&primary(&plan, &boots)).clone()
+    };
+    let one = |index: usize| 3.0 * index as f64;
+    // Three guests at a time, with a break in between.
+    let three = |index: usize| 4.0 * (index / 3) as f64 + if index > 9 { 900.0 } else { 0.0 };
+    assert_eq!(estimate_of(Instructions, one), estimate_of(Instructions, three));
+    about(estimate_of(Instructions, one).percent, 2.5, 0.25);
+    assert_ne!(estimate_of(Wall, one), estimate_of(Wall, three));
+}
+
+#[test]
+fn a_few_seeds_that_agree_say_nothing_of_all_seeds() {
+    let share = |seeds: u32| {
+        let plan = plan(&format!("{TWO_ARMS}boots: {seeds}\n"), Instructions);
+        let boots = boots(&plan, |arm, _, _| if arm == "child" { 824.0 } else { 800.0 });
+        estimate(&primary(&plan, &boots)).seed_share_percent
+    };
+    for seeds in 1..5 {
+        assert_eq!(share(seeds), None, "{seeds} seeds");
+    }
+    about(share(5).expect("five agree"), 54.93, 0.01);
+    about(share(12).expect("twelve agree"), 77.91, 0.01);
 }
 
 #[test]

@@ -84,6 +84,15 @@ fn a_second_kdelta_is_sent_away_until_the_first_is_done() {
 }
 
 #[test]
+fn a_run_is_free_when_it_is_done_even_if_a_child_still_shares_the_lock_s_file() {
+    let bench = Bench::new();
+    let (folder, ..) = RunFolder::reopen(&bench.path).expect("a run");
+    let _shared = folder.lock.file().try_clone().expect("what a fork does");
+    drop(folder);
+    assert!(RunFolder::reopen(&bench.path).is_ok());
+}
+
+#[test]
 fn a_damaged_line_in_the_middle_is_named() {
     let bench = Bench::new();
     let text = String::from_utf8(bench.journal()).expect("UTF-8");
@@ -127,8 +136,27 @@ fn a_folder_is_never_used_for_two_runs_and_needs_a_run_to_go_on_with() {
     assert!(error.contains("holds no run (no session.json)"), "{error}");
     let error = read_finished(&bench.path).expect_err("no record").to_string();
     assert!(error.contains("is not finished; go on with: kdelta run --resume"), "{error}");
-    let error = read_finished(&bench.path.join("nothing")).expect_err("no file").to_string();
-    assert!(error.starts_with("cannot read ") && error.contains("nothing: No such file"), "{error}");
+    let nothing = bench.path.join("nothing");
+    let expected = format!(
+        "there is no run \"{nothing}\"; give the folder that `kdelta run` printed (kdelta-runs/NAME-TIME, or that of \
+         --out)"
+    );
+    assert_eq!(read_finished(&nothing).expect_err("no file").to_string(), expected);
+    assert_eq!(RunFolder::reopen(&nothing).expect_err("no folder").to_string(), expected);
+}
+
+#[test]
+fn a_hint_to_resume_can_be_typed_as_it_is() {
+    let path = Utf8PathBuf::from("it's mine/$run");
+    let resume = r"kdelta run --resume 'it'\''s mine/$run'";
+    assert_eq!(
+        JournalError::Exists(path.clone()).to_string(),
+        format!("it's mine/$run exists already; go on with `{resume}`, or choose another folder with --out")
+    );
+    assert_eq!(
+        JournalError::Unfinished(path).to_string(),
+        format!("the run it's mine/$run is not finished; go on with: {resume}")
+    );
 }
 
 /// Whether `edit` of a stored session is refused, and how.

@@ -222,6 +222,21 @@ fn a_workload_name_stands_for_its_default_scenarios() {
     assert!(ids("{workload: xattr, name: x}").contains(&"x/flistxattr".to_owned()));
 }
 
+#[test]
+fn counts_on_a_disk_that_the_host_serves_get_four_rounds_of_warm_up_unless_the_experiment_says() {
+    let warmups = |disk: &str, workload: &str, mode| -> Vec<u32> {
+        let yaml = with_xfs(&format!("disk: {{type: {disk}}}")).replace("xattr/flistxattr", workload);
+        plan(&yaml, mode).arms.iter().flat_map(|arm| &arm.scenarios).map(|it| it.warmup).collect()
+    };
+    assert_eq!(warmups("ram", "create", Instructions), [1, 1]);
+    assert_eq!(warmups("nvme", "create", Instructions), [4, 4], "the other arm of the pair gets as many");
+    assert_eq!(warmups("virtio-blk", "create", Instructions), [4, 4]);
+    assert_eq!(warmups("nvme", "create", Wall), [1, 1]);
+    assert_eq!(warmups("nvme", "create, warmup: 2", Instructions), [2, 2]);
+    assert_eq!(warmups("nvme", "create, warmup: 0", Instructions), [0, 0]);
+    assert_eq!(warmups("ram", "create, warmup: 3", Instructions), [3, 3]);
+}
+
 /// Every contradiction, as a change of an experiment that is good.
 #[test]
 fn every_contradiction_is_refused_with_its_place_and_a_way_out() {
@@ -244,10 +259,16 @@ fn every_contradiction_is_refused_with_its_place_and_a_way_out() {
         "arms: nothing to compare: list arms, or factors whose levels are crossed into arms",
     );
     two("{name: parent}", "{cpus: 1}", "arms[0]: an arm needs a name");
+    two("name: two", "name: ' '", "name: \" \" cannot be the name of an experiment; give a short word");
     two("name: child", "name: parent", "arms[1]: two arms are called \"parent\"");
     four(
         "levels: [{name: unpatched}, ",
         "levels: [{cpus: 1}, ",
+        "factors[0].levels[0]: a level needs a name",
+    );
+    four(
+        "levels: [{name: unpatched}, ",
+        "levels: [{name: ''}, ",
         "factors[0].levels[0]: a level needs a name",
     );
     four(
@@ -295,10 +316,21 @@ fn every_contradiction_is_refused_with_its_place_and_a_way_out() {
     for cpus in ["0", "65"] {
         two("settings: {", &format!("settings: {{cpus: {cpus}, "), "CPUs; 1 to 64 are possible");
     }
+    for memory in ["0MiB", "255MiB", "513GiB", "1EiB"] {
+        two("settings: {", &format!("settings: {{memory: {memory}, "), "; 256MiB to 512GiB are possible");
+    }
+    two("settings: {", "settings: {memory: 0MiB, ", "arms[0].memory: 0B; 256MiB");
+    for (kind, size) in [("nvme", "0MiB"), ("ram", "15MiB"), ("ram", "1EiB"), ("virtio-blk", "17TiB")] {
+        two(
+            "type: tmpfs}",
+            &format!("type: xfs}}, disk: {{type: {kind}, size: {size}}}"),
+            "; 16MiB to 16TiB are possible",
+        );
+    }
     two(
-        "settings: {",
-        "settings: {memory: 255MiB, ",
-        "arms[0].memory: 255MiB; a guest needs at least 256MiB",
+        "type: tmpfs}",
+        "type: xfs}, disk: {type: nvme, size: 1EiB}",
+        "arms[0].disk.size: 1EiB; 16MiB to 16TiB are possible",
     );
     two(
         "type: tmpfs}",
@@ -313,6 +345,20 @@ fn every_contradiction_is_refused_with_its_place_and_a_way_out() {
 
     let workload = |to: &str, expected: &str| two("{workload: xattr/flistxattr}", to, expected);
     workload("", "workloads: nothing to run; `kdelta workloads` lists what there is");
+    for name in ["''", "' '"] {
+        workload(
+            &format!("{{workload: {name}}}"),
+            "workloads[0].workload: the name is empty; `kdelta workloads` lists what there is",
+        );
+        workload(
+            &format!("{{workload: xattr/flistxattr, name: {name}}}"),
+            "cannot be the name of a workload; leave it out, or give a word for tables",
+        );
+    }
+    workload(
+        "{workload: xattr/flistxattr, name: \"a\\nb\"}",
+        "workloads[0].name: \"a\\nb\" cannot be the name of a workload",
+    );
     workload(
         "{workload: xattr/flistxattr, rounds: 0}",
         "workloads[0].rounds: at least one round must be measured",

@@ -229,6 +229,8 @@ fn the_message_of_an_interruption_says_how_to_go_on() {
     let error = bench.start(&guest, 1).expect_err("interrupted").to_string();
     let folder = bench.folder();
     assert_eq!(error, format!("interrupted after 4 of 26 boots; go on with: kdelta run --resume {folder}"));
+    let error = RunError::Interrupted { done: 1, total: 2, folder: "my runs/a".into() }.to_string();
+    assert_eq!(error, "interrupted after 1 of 2 boots; go on with: kdelta run --resume 'my runs/a'");
 }
 
 #[test]
