@@ -6,6 +6,7 @@ use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Command, ExitCode, ExitStatus, Stdio};
 
 use kdelta_wire::{Round, RoundRequest};
+use kdelta_workloads::Mounting;
 use rustix::process::WaitOptions;
 
 use crate::error::{InitError, failed};
@@ -63,8 +64,8 @@ fn answer() -> Result<(), String> {
     std::io::stdin().read_to_string(&mut text).map_err(|error| format!("read the request: {error}"))?;
     let request: RoundRequest =
         serde_json::from_str(&text).map_err(|error| format!("read the request: {error}"))?;
-    let round =
-        kdelta_workloads::run(&request, Some(filesystem::unmount)).map_err(|error| error.to_string())?;
+    let mounting = Mounting { unmount: filesystem::unmount, remount: filesystem::remount };
+    let round = kdelta_workloads::run(&request, Some(mounting)).map_err(|error| error.to_string())?;
     let text = serde_json::to_vec(&round).map_err(|error| format!("write the round: {error}"))?;
     std::io::stdout().write_all(&text).map_err(|error| format!("write the round: {error}"))
 }

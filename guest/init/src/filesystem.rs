@@ -11,6 +11,7 @@ use rustix::mount::{MountFlags, UnmountFlags};
 
 use crate::child::outcome;
 use crate::error::{InitError, failed};
+use crate::setup;
 
 /// Where the filesystem under test is mounted.
 pub(crate) const MOUNT_POINT: &str = "/mnt/test";
@@ -88,6 +89,17 @@ pub(crate) fn unmount_if_mounted() -> Result<(), InitError> {
 /// Unmounts `path`, for the round's process.
 pub(crate) fn unmount(path: &Path) -> std::io::Result<()> {
     Ok(rustix::mount::unmount(path, UnmountFlags::empty())?)
+}
+
+/// Unmounts `path` and mounts the job's filesystem there again, for the round's process.
+pub(crate) fn remount(path: &Path) -> std::io::Result<()> {
+    let job = setup::read_job().map_err(std::io::Error::other)?;
+    unmount(path)?;
+    match mount(&job) {
+        Ok(_) => Ok(()),
+        Err(InitError::Call { source, .. }) => Err(source),
+        Err(error) => Err(std::io::Error::other(error)),
+    }
 }
 
 /// Flags of mount(2), and the rest joined by commas.

@@ -122,6 +122,13 @@ impl Meter {
         Ok(Some(Pressure { cpu_us, io_us, memory_us }))
     }
 
+    /// `pgpgin`: KiB read from block devices, by every read of the machine, RAM disks included
+    /// (`submit_bio` of `block/blk-core.c`).
+    pub(crate) fn kib_read(&mut self) -> Result<u64, WorkloadError> {
+        let text = read(&self.vmstat, &mut self.text, "/proc/vmstat")?;
+        field(text, "pgpgin ").ok_or_else(|| failed("read", Path::new("/proc/vmstat"), Errno::PROTO))
+    }
+
     /// Pages dirty or under writeback now.
     pub(crate) fn dirty_pages(&mut self) -> Result<u64, WorkloadError> {
         let [dirty, writeback, ..] = self.read_pages()?;

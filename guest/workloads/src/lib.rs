@@ -5,22 +5,28 @@
 
 mod aging;
 mod budget;
+mod bulkstat;
 mod clock;
 mod connector;
 mod counters;
 mod create;
+mod create_xattr;
 mod device;
 mod dio;
 mod draw;
+mod entries;
 mod fallocate;
+mod fs_mark;
 mod fsync;
 mod info;
 mod inotify_bigdir;
 mod inventory;
 mod latency;
+mod meta;
 mod mkdir;
 mod modify_scaling;
 mod mprotect;
+mod names;
 mod open_close;
 mod opmix;
 mod overwrite;
@@ -37,8 +43,10 @@ mod tmpfile;
 mod tree;
 mod unlink;
 mod untar;
+mod walk;
 mod watch;
 mod xattr;
+mod xattr_replace;
 
 use std::fmt;
 
@@ -49,7 +57,7 @@ pub use info::{
     Better, CheckInfo, Domain, MeasureInfo, ParameterError, ParameterInfo, PhaseInfo, Preset, ProductLimit,
     Proof, Refusal, ScenarioInfo, Setting, WorkloadInfo, resolve,
 };
-pub use round::{RoundContext, Unmount, WorkloadError, run};
+pub use round::{Mounting, RoundContext, WorkloadError, run};
 
 /// One filesystem workload.
 pub trait Workload: Sync {
@@ -67,9 +75,14 @@ pub trait Workload: Sync {
 /// Every workload, in the order of help texts.
 pub static ALL: &[&dyn Workload] = &[
     &create::Create,
+    &create_xattr::CreateXattr,
     &unlink::Unlink,
+    &bulkstat::Bulkstat,
+    &walk::Walk,
+    &meta::Meta,
     &opmix::Opmix,
     &xattr::Xattr,
+    &xattr_replace::XattrReplace,
     &mkdir::Mkdir,
     &untar::Untar,
     &tmpfile::Tmpfile,

@@ -13,6 +13,7 @@ use rustix::io::Errno;
 use rustix::process::{Pid, WaitOptions};
 
 use crate::round::failed;
+use crate::sys::Usage;
 use crate::{WorkloadError, clock, sys};
 
 /// What workers are.
@@ -22,6 +23,8 @@ pub(crate) enum Crew {
     Threads,
     /// Processes forked from it: each has its own, and what it changes in memory is lost.
     Processes,
+    /// As processes, but each begins as soon as it is forked and waits for no other.
+    Forked,
 }
 
 /// What one worker did.
@@ -33,6 +36,13 @@ pub(crate) struct Share {
     pub(crate) values: Vec<u64>,
 }
 
+impl Share {
+    /// So many operations and no numbers.
+    pub(crate) fn of(ops: u64) -> Self {
+        Self { ops, values: Vec::new() }
+    }
+}
+
 /// What came of all workers, in their order.
 #[derive(Debug, Default)]
 pub(crate) struct Outcome {
@@ -40,6 +50,8 @@ pub(crate) struct Outcome {
     pub(crate) values: Vec<Vec<u64>>,
     /// Workers that ran on the CPU they were put on.
     pub(crate) in_place: usize,
+    /// What processes used together; nothing for threads, whose use the round's process counts.
+    pub(crate) usage: Usage,
 }
 
 /// What a worker is told.
@@ -70,11 +82,12 @@ pub(crate) fn crew<M: Send>(
         .collect();
     let reports = match kind {
         Crew::Threads => threads(clock, &posts, members, &body, timed)?,
-        Crew::Processes => processes(clock, &posts, members, &body, timed)?,
+        Crew::Processes | Crew::Forked => processes(kind, clock, &posts, members, &body, timed)?,
     };
     let mut outcome = Outcome::default();
     for report in reports {
-        let Report { worker, values, in_place } = report?;
+        let Report { worker, values, in_place, usage } = report?;
+        outcome.usage.add(usage);
         outcome.in_place += usize::from(in_place);
         outcome.workers.push(worker);
         outcome.values.push(values);
@@ -86,6 +99,7 @@ struct Report {
     worker: Worker,
     values: Vec<u64>,
     in_place: bool,
+    usage: Usage,
 }
 
 /// Puts the calling thread on its CPU; whether it got there.
@@ -140,7 +154,7 @@ fn threads<M: Send>(
                     let done = in_place.and_then(|in_place| {
                         let (worker, values) =
                             work(clock, &|| start.load(Ordering::Relaxed), member, post, body)?;
-                        Ok(Report { worker, values, in_place })
+                        Ok(Report { worker, values, in_place, usage: Usage::default() })
                     });
                     gate.wait();
                     gate.wait();
@@ -177,6 +191,7 @@ struct Child {
 }
 
 fn processes<M: Send>(
+    kind: Crew,
     clock: Clock,
     posts: &[Post],
     members: &mut [M],
@@ -195,6 +210,7 @@ fn processes<M: Send>(
     let (done_read, done_write) = pipe()?;
     let mut children = Vec::with_capacity(members.len());
     let mut fork_error = None;
+    let mut start = clock::now(clock);
     for (post, member) in posts.iter().zip(members.iter_mut()) {
         let (report_read, report_write) = pipe()?;
         // SAFETY: the round's process has one thread, so the child may go on as usual; it leaves by
@@ -214,9 +230,14 @@ fn processes<M: Send>(
                 sys::close_inherited(&leave_write);
                 let result = take_post(post).and_then(|in_place| {
                     let _ = rustix::io::write(&ready_write, b"r");
-                    wait_for_end(&go_read);
+                    if kind != Crew::Forked {
+                        wait_for_end(&go_read);
+                    }
+                    let lost = |errno| failed("getrusage", Path::new("self"), errno);
+                    let before = sys::usage().map_err(lost)?;
                     let (worker, values) = work(clock, &|| 0, member, post, body)?;
-                    Ok(Report { worker, values, in_place })
+                    let usage = sys::usage().map_err(lost)?.since(&before);
+                    Ok(Report { worker, values, in_place, usage })
                 });
                 let _ = rustix::io::write(&done_write, b"d");
                 let _ = send(report_write, &result);
@@ -235,10 +256,11 @@ fn processes<M: Send>(
     // A child that died before writing makes these reads end early, as no writer is left then.
     read_count(&ready_read, children.len());
     let mut go = Some(go_write);
-    let mut start = 0;
     let mut reports = Vec::new();
     let mut open = || {
-        start = clock::now(clock);
+        if kind != Crew::Forked {
+            start = clock::now(clock);
+        }
         drop(go.take());
         read_count(&done_read, children.len());
         Ok(())
@@ -285,10 +307,12 @@ const GOOD: u64 = 1;
 fn send(pipe: OwnedFd, result: &Result<Report, WorkloadError>) -> std::io::Result<()> {
     let mut bytes = Vec::new();
     match result {
-        Ok(Report { worker, values, in_place }) => {
+        Ok(Report { worker, values, in_place, usage }) => {
             let head =
                 [GOOD, u64::from(*in_place), worker.ops, worker.started, worker.elapsed, worker.cpu_ns];
-            bytes.extend(head.iter().chain(values).flat_map(|number| number.to_le_bytes()));
+            bytes.extend(
+                head.iter().chain(&usage.numbers()).chain(values).flat_map(|number| number.to_le_bytes()),
+            );
         }
         Err(error) => {
             bytes.extend(0_u64.to_le_bytes());
@@ -315,8 +339,9 @@ fn receive(pipe: &OwnedFd, number: usize, start: u64) -> Result<Report, Workload
     }
     let mut next = || numbers.next().ok_or_else(|| lost("sent half a result".to_owned()));
     let (in_place, ops, first, elapsed, cpu_ns) = (next()? == 1, next()?, next()?, next()?, next()?);
+    let usage = Usage::of([next()?, next()?, next()?, next()?, next()?, next()?]);
     let worker = Worker { ops, started: first.saturating_sub(start), elapsed, cpu_ns };
-    Ok(Report { worker, values: numbers.collect(), in_place })
+    Ok(Report { worker, values: numbers.collect(), in_place, usage })
 }
 
 /// CPUs for `count` workers, one after the other beginning with `first`, over all CPUs that are
@@ -357,7 +382,7 @@ mod tests {
 
     #[test]
     fn every_worker_reports_in_order() {
-        for kind in [Crew::Threads, Crew::Processes] {
+        for kind in [Crew::Threads, Crew::Processes, Crew::Forked] {
             let mut members = [10, 20, 30];
             let outcome = run(kind, &mut members, None).expect("runs");
             assert_eq!(outcome.workers.iter().map(|worker| worker.ops).collect::<Vec<_>>(), [11, 21, 31]);
@@ -370,7 +395,7 @@ mod tests {
 
     #[test]
     fn a_workers_error_is_the_crews_error() {
-        for kind in [Crew::Threads, Crew::Processes] {
+        for kind in [Crew::Threads, Crew::Processes, Crew::Forked] {
             let error = run(kind, &mut [1, 2], Some(1)).expect_err("fails").to_string();
             assert!(error.contains("open on /x failed: no storage space"), "{error}");
         }

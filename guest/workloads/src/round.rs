@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use kdelta_wire::{
-    Check, Clock, FilesystemKind, OpCount, ParameterValue, Parameters, Phase, Round, RoundRequest,
+    Check, Clock, FilesystemKind, OpCount, ParameterValue, Parameters, Phase, Round, RoundRequest, Worker,
 };
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::SeedableRng;
@@ -26,9 +26,22 @@ use crate::{ParameterError, ScenarioInfo, UnknownWorkload, clock, find, resolve,
 const QUIET_PAGES: u64 = 256;
 const WRITEBACK_DEADLINE: Duration = Duration::from_secs(60);
 const WRITEBACK_POLL: Duration = Duration::from_millis(10);
+/// For XFS to write inodes back in the background, which it does after a few seconds.
+const DROP_DEADLINE: Duration = Duration::from_secs(10);
 
-/// Unmounts the filesystem at a path; the guest's init has one, a host has none.
-pub type Unmount = fn(&Path) -> std::io::Result<()>;
+/// Name of the check that caches were dropped.
+pub(crate) const COLD: &str = "cold cache";
+/// Name of the check that what was dropped came from the device again.
+pub(crate) const READ: &str = "read from the device";
+
+/// What may be done with the mount under test; the guest's init has these, a host has none.
+#[derive(Clone, Copy, Debug)]
+pub struct Mounting {
+    /// Unmounts the filesystem at a path.
+    pub unmount: fn(&Path) -> std::io::Result<()>,
+    /// Unmounts the filesystem at a path and mounts it again with the same options.
+    pub remount: fn(&Path) -> std::io::Result<()>,
+}
 
 /// Why a round could not be finished.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
@@ -94,13 +107,13 @@ pub(crate) fn failed(call: &'static str, path: &Path, errno: Errno) -> WorkloadE
     WorkloadError::Call { call, path: path.display().to_string(), errno: errno.raw_os_error() }
 }
 
-/// Runs the round that `request` describes, in this process. With `unmount`, and if the request
-/// allows it, [`RoundContext::quiesce`] unmounts the filesystem.
+/// Runs the round that `request` describes, in this process. With `mounting`, and if the request
+/// allows it, [`RoundContext::quiesce`] unmounts the filesystem and [`RoundContext::remount`] works.
 ///
 /// # Errors
 /// When the request is not valid, or a system call fails that the workload needs. A check that
 /// fails is no error: it is part of the round.
-pub fn run(request: &RoundRequest, unmount: Option<Unmount>) -> Result<Round, WorkloadError> {
+pub fn run(request: &RoundRequest, mounting: Option<Mounting>) -> Result<Round, WorkloadError> {
     let selection = find(&request.scenario.workload)?;
     let info = selection.workload.info();
     if let Some(reason) = info.refusal(selection.scenario, request.filesystem) {
@@ -108,7 +121,7 @@ pub fn run(request: &RoundRequest, unmount: Option<Unmount>) -> Result<Round, Wo
         return Err(WorkloadError::Filesystem { workload, filesystem, reason });
     }
     let parameters = resolve(info, selection.scenario, &request.scenario.parameters)?;
-    let mut context = RoundContext::new(request.clone(), selection.scenario, parameters, unmount)?;
+    let mut context = RoundContext::new(request.clone(), selection.scenario, parameters, mounting)?;
     selection.workload.round(&mut context)?;
     Ok(context.finish())
 }
@@ -120,7 +133,7 @@ pub struct RoundContext {
     scenario: &'static ScenarioInfo,
     parameters: Parameters,
     mount_point: PathBuf,
-    unmount: Option<Unmount>,
+    mounting: Option<Mounting>,
     meter: Meter,
     phases: Vec<Phase>,
     checks: Vec<Check>,
@@ -132,13 +145,13 @@ impl RoundContext {
         request: RoundRequest,
         scenario: &'static ScenarioInfo,
         parameters: Parameters,
-        unmount: Option<Unmount>,
+        mounting: Option<Mounting>,
     ) -> Result<Self, WorkloadError> {
         let mount_point = PathBuf::from(&request.mount_point);
         let mut context = Self {
             meter: Meter::open(&mount_point)?,
             mount_point,
-            unmount: unmount.filter(|_| request.may_unmount),
+            mounting: mounting.filter(|_| request.may_unmount),
             scenario,
             parameters,
             phases: Vec::with_capacity(8),
@@ -297,14 +310,35 @@ impl RoundContext {
         let outcome = parallel::crew(crew, clock, posts, members, body, timed)?;
         if let Some(phase) = self.phases.last_mut() {
             phase.ops = outcome.workers.iter().map(|worker| worker.ops).sum();
-            if crew == Crew::Processes {
+            if crew != Crew::Threads {
                 // Children that have not been waited for are in no counter of the parent.
                 phase.cpu_ns += outcome.workers.iter().map(|worker| worker.cpu_ns).sum::<u64>();
+                phase.user_ns += outcome.usage.user_ns;
+                phase.system_ns += outcome.usage.system_ns;
+                phase.voluntary_switches += outcome.usage.voluntary_switches;
+                phase.involuntary_switches += outcome.usage.involuntary_switches;
+                phase.minor_faults += outcome.usage.minor_faults;
+                phase.major_faults += outcome.usage.major_faults;
             }
             phase.workers = outcome.workers;
         }
         self.check("workers on their CPU", count, outcome.in_place);
         Ok(outcome.values)
+    }
+
+    /// CPUs for `count` workers that a phase starts itself.
+    pub(crate) fn posts(&self, count: usize) -> Vec<Option<usize>> {
+        parallel::posts(self.request.cpu, count)
+    }
+
+    /// Adds workers to the latest phase, whose body has started and awaited them, and checks that
+    /// `in_place` of them got to their CPUs.
+    pub(crate) fn add_workers(&mut self, workers: Vec<Worker>, in_place: usize) {
+        self.check("workers on their CPU", workers.len(), in_place);
+        if let Some(phase) = self.phases.last_mut() {
+            phase.cpu_ns += workers.iter().map(|worker| worker.cpu_ns).sum::<u64>();
+            phase.workers = workers;
+        }
     }
 
     /// The latest phase called `phase`.
@@ -377,26 +411,60 @@ impl RoundContext {
         Ok(())
     }
 
-    /// Syncs, drops the page cache, dentries and inodes, and checks as `cold cache` that nine
+    /// Syncs, drops the page cache, dentries and inodes, and checks as [`COLD`] that nine
     /// tenths of `inodes` are gone from memory (rule M8).
     ///
+    /// In a guest, the filesystem is frozen and thawed before: what is dirty in the log and not yet
+    /// in its place cannot be dropped, and syncfs(2) leaves it so.
+    ///
     /// # Errors
-    /// When syncing fails or `/proc/sys/vm/drop_caches` cannot be written, which needs root.
+    /// When syncing or freezing fails or `/proc/sys/vm/drop_caches` cannot be written, which needs root.
     pub fn drop_caches(&mut self, inodes: u64) -> Result<(), WorkloadError> {
         self.sync()?;
-        let before = inodes_in_memory()?;
-        let path = Path::new("/proc/sys/vm/drop_caches");
-        std::fs::write(path, "3\n")
-            .map_err(|error| failed("write", path, Errno::from_io_error(&error).unwrap_or(Errno::IO)))?;
-        let dropped = before.saturating_sub(inodes_in_memory()?);
+        let filesystem = self.request.filesystem;
+        let before = inodes_in_memory(filesystem)?;
+        if self.mounting.is_some() && filesystem.needs_disk() {
+            let root = open_root(&self.mount_point)?;
+            sys::ioctls::freeze_and_thaw(root.as_fd())
+                .map_err(|errno| failed("ioctl(FIFREEZE)", &self.mount_point, errno))?;
+        }
         let wanted = inodes * 9 / 10;
-        self.check_that(
-            "cold cache",
-            format!("at least {wanted} inodes dropped"),
-            dropped,
-            dropped >= wanted,
-        );
+        let start = std::time::Instant::now();
+        let path = Path::new("/proc/sys/vm/drop_caches");
+        let dropped = loop {
+            std::fs::write(path, "3\n").map_err(|error| lost("write", path, &error))?;
+            let dropped = before.saturating_sub(inodes_in_memory(filesystem)?);
+            if dropped >= wanted || start.elapsed() > DROP_DEADLINE {
+                break dropped;
+            }
+            std::thread::sleep(WRITEBACK_POLL);
+        };
+        self.check_dropped(wanted, dropped);
         Ok(())
+    }
+
+    /// The check [`COLD`].
+    pub(crate) fn check_dropped(&mut self, wanted: u64, dropped: u64) {
+        self.check_that(COLD, format!("at least {wanted} inodes dropped"), dropped, dropped >= wanted);
+    }
+
+    /// Checks as [`READ`] that the device was read since it had read `kib`, of [`Self::kib_read`]
+    /// (rule M8).
+    ///
+    /// # Errors
+    /// When `/proc/vmstat` cannot be read.
+    pub(crate) fn check_read(&mut self, kib: u64) -> Result<(), WorkloadError> {
+        let read = self.kib_read()?.saturating_sub(kib);
+        self.check_that(READ, "more than 0 KiB", format!("{read} KiB"), read > 0);
+        Ok(())
+    }
+
+    /// KiB that the machine has read from block devices since it booted (`pgpgin`).
+    ///
+    /// # Errors
+    /// When `/proc/vmstat` cannot be read.
+    pub(crate) fn kib_read(&mut self) -> Result<u64, WorkloadError> {
+        self.meter.kib_read()
     }
 
     /// Records the phase `quiesce`: the work left over from `ops` earlier operations, which
@@ -406,18 +474,29 @@ impl RoundContext {
     /// When syncing or unmounting fails.
     pub fn quiesce(&mut self, ops: u64) -> Result<(), WorkloadError> {
         let mount_point = self.mount_point.clone();
-        let unmount = self.unmount;
+        let mounting = self.mounting;
         self.phase("quiesce", ops, || {
             let root = open_root(&mount_point)?;
             sys::syncfs(root.as_fd()).map_err(|errno| failed("syncfs", &mount_point, errno))?;
             sys::close(root).map_err(|errno| failed("close", &mount_point, errno))?;
-            if let Some(unmount) = unmount {
-                unmount(&mount_point).map_err(|error| {
-                    failed("umount", &mount_point, Errno::from_io_error(&error).unwrap_or(Errno::IO))
-                })?;
+            if let Some(Mounting { unmount, .. }) = mounting {
+                unmount(&mount_point).map_err(|error| lost("umount", &mount_point, &error))?;
             }
             Ok(())
         })
+    }
+
+    /// Unmounts the filesystem and mounts it again, so that nothing of it is left in memory. Close
+    /// every file before it.
+    ///
+    /// # Errors
+    /// When this round may not do so, or unmounting or mounting fails.
+    pub(crate) fn remount(&mut self) -> Result<(), WorkloadError> {
+        let Some(Mounting { remount, .. }) = self.mounting else {
+            let what = format!("unmounting {}", self.mount_point.display());
+            return Err(WorkloadError::Unavailable { what, next: "run this scenario in a guest" });
+        };
+        remount(&self.mount_point).map_err(|error| lost("mount", &self.mount_point, &error))
     }
 
     /// A context for the test of a workload's parts.
@@ -454,12 +533,25 @@ pub(crate) fn open_root(path: &Path) -> Result<OwnedFd, WorkloadError> {
     sys::open_dir(rustix::fs::CWD, &c_path(path)?).map_err(|errno| failed("open", path, errno))
 }
 
-/// Inodes that the kernel holds (`nr_inodes` less `nr_free_inodes`, kernel
-/// `Documentation/admin-guide/sysctl/fs.rst`).
-fn inodes_in_memory() -> Result<u64, WorkloadError> {
+/// [`failed`] for an error of the standard library.
+#[cold]
+pub(crate) fn lost(call: &'static str, path: &Path, error: &std::io::Error) -> WorkloadError {
+    failed(call, path, Errno::from_io_error(error).unwrap_or(Errno::IO))
+}
+
+/// Inodes that the kernel holds: those of XFS, which keeps them after the rest of the kernel let them
+/// go (`vnodes` of `fs/xfs/xfs_stats.c`), or all (`nr_inodes` less `nr_free_inodes`,
+/// kernel `Documentation/admin-guide/sysctl/fs.rst`).
+fn inodes_in_memory(filesystem: FilesystemKind) -> Result<u64, WorkloadError> {
+    if filesystem == FilesystemKind::Xfs
+        && let Ok(text) = std::fs::read_to_string("/sys/fs/xfs/stats/stats")
+        && let Some(line) = text.lines().find_map(|line| line.strip_prefix("vnodes "))
+        && let Some(active) = line.split(' ').next().and_then(|word| word.parse().ok())
+    {
+        return Ok(active);
+    }
     let path = Path::new("/proc/sys/fs/inode-nr");
-    let text = std::fs::read_to_string(path)
-        .map_err(|error| failed("read", path, Errno::from_io_error(&error).unwrap_or(Errno::IO)))?;
+    let text = std::fs::read_to_string(path).map_err(|error| lost("read", path, &error))?;
     let mut numbers = text.split_whitespace().filter_map(|word| word.parse::<u64>().ok());
     match (numbers.next(), numbers.next()) {
         (Some(all), Some(free)) => Ok(all.saturating_sub(free)),

@@ -2,6 +2,8 @@
 //! little else. Most are `rustix` calls made under a shorter name; read [`create`] first.
 
 pub(crate) mod blocks;
+pub(crate) mod files;
+pub(crate) mod ioctls;
 pub(crate) mod names;
 pub(crate) mod namespace;
 pub(crate) mod notify;
@@ -28,6 +30,39 @@ pub(crate) struct Usage {
     pub(crate) involuntary_switches: u64,
     pub(crate) minor_faults: u64,
     pub(crate) major_faults: u64,
+}
+
+impl Usage {
+    /// What was used since `before`.
+    pub(crate) fn since(&self, before: &Self) -> Self {
+        let (new, old) = (self.numbers(), before.numbers());
+        Self::of(std::array::from_fn(|at| new[at].saturating_sub(old[at])))
+    }
+
+    /// Adds what another used.
+    pub(crate) fn add(&mut self, other: Self) {
+        let (own, other) = (self.numbers(), other.numbers());
+        *self = Self::of(std::array::from_fn(|at| own[at] + other[at]));
+    }
+
+    /// Every field, in order.
+    pub(crate) fn numbers(&self) -> [u64; 6] {
+        [
+            self.user_ns,
+            self.system_ns,
+            self.voluntary_switches,
+            self.involuntary_switches,
+            self.minor_faults,
+            self.major_faults,
+        ]
+    }
+
+    /// The inverse of [`Self::numbers`].
+    pub(crate) fn of(numbers: [u64; 6]) -> Self {
+        let [user_ns, system_ns, voluntary_switches, involuntary_switches, minor_faults, major_faults] =
+            numbers;
+        Self { user_ns, system_ns, voluntary_switches, involuntary_switches, minor_faults, major_faults }
+    }
 }
 
 /// RDTSC.
@@ -64,15 +99,9 @@ pub(crate) fn thread_cpu_ns() -> u64 {
 
 /// getrusage(2) of this process and of its children that have ended.
 pub(crate) fn usage() -> Result<Usage, Errno> {
-    let (own, children) = (usage_of(libc::RUSAGE_SELF)?, usage_of(libc::RUSAGE_CHILDREN)?);
-    Ok(Usage {
-        user_ns: own.user_ns + children.user_ns,
-        system_ns: own.system_ns + children.system_ns,
-        voluntary_switches: own.voluntary_switches + children.voluntary_switches,
-        involuntary_switches: own.involuntary_switches + children.involuntary_switches,
-        minor_faults: own.minor_faults + children.minor_faults,
-        major_faults: own.major_faults + children.major_faults,
-    })
+    let mut usage = usage_of(libc::RUSAGE_SELF)?;
+    usage.add(usage_of(libc::RUSAGE_CHILDREN)?);
+    Ok(usage)
 }
 
 fn usage_of(who: libc::c_int) -> Result<Usage, Errno> {
