@@ -34,7 +34,7 @@ measure: instructions
 kernel: {source: \"debian:linux-source-6.12\"}
 settings: {filesystem: {type: xfs}}
 workloads:
-  - {workload: create, rounds: 2, parameters: {dirs: 10, files: 1000}}
+  - {workload: create, rounds: 2, parameters: {dirs: 10, files: 10000}}
 factors:
   - factor: kernel
     levels: [{name: unpatched}, {name: patched, kernel: {patches: [shortform-parent-pointers.patch]}}]
