@@ -297,7 +297,7 @@ impl Planner<'_> {
     }
 }
 
-fn filesystem(place: &str, settings: &ArmSettings) -> Result<Filesystem, ConfigError> {
+pub(crate) fn filesystem(place: &str, settings: &ArmSettings) -> Result<Filesystem, ConfigError> {
     let FilesystemSettings { kind, mkfs, mount } = settings.filesystem.clone().ok_or_else(|| {
         ConfigError::invalid(
             format!("{place}.filesystem"),
@@ -320,7 +320,7 @@ fn filesystem(place: &str, settings: &ArmSettings) -> Result<Filesystem, ConfigE
     Ok(Filesystem { kind, mkfs: force.into_iter().chain(mkfs).collect(), mount })
 }
 
-fn check_shape(place: &str, shape: &GuestShape, kind: FilesystemKind) -> Result<(), ConfigError> {
+pub(crate) fn check_shape(place: &str, shape: &GuestShape, kind: FilesystemKind) -> Result<(), ConfigError> {
     let Disk { kind: disk, .. } = shape.disk;
     if kind.needs_disk() && disk == DiskKind::None {
         return Err(ConfigError::invalid(
@@ -407,6 +407,7 @@ fn scenarios(
                 parameters,
                 warmup: settings.warmup,
                 rounds: settings.rounds,
+                strace: Vec::new(),
             });
         }
     }

@@ -103,7 +103,14 @@ fn run_here(
     let workload = selection.name();
     say(format!("{workload}:"))?;
     let request = RoundRequest {
-        scenario: ScenarioJob { id: workload.clone(), workload, parameters, warmup: 0, rounds: 1 },
+        scenario: ScenarioJob {
+            id: workload.clone(),
+            workload,
+            parameters,
+            warmup: 0,
+            rounds: 1,
+            strace: Vec::new(),
+        },
         round: 0,
         seed: 0,
         clock: Clock::Nanoseconds,
