@@ -7,8 +7,11 @@ mod budget;
 mod clock;
 mod counters;
 mod create;
+#[cfg(test)]
+mod example;
 mod info;
 mod latency;
+pub mod page;
 mod parallel;
 mod round;
 mod sys;
@@ -98,7 +101,8 @@ pub fn select(name: &str) -> Result<Vec<Selection>, UnknownWorkload> {
     if of_workload.is_empty() { Ok(vec![find(name)?]) } else { Ok(of_workload) }
 }
 
-fn every_selection() -> impl Iterator<Item = Selection> {
+/// Every scenario of every workload, in the order of help texts.
+pub fn every_selection() -> impl Iterator<Item = Selection> {
     ALL.iter().flat_map(|&workload| {
         workload.info().scenarios.iter().map(move |scenario| Selection { workload, scenario })
     })
