@@ -34,6 +34,12 @@ pub(crate) enum InitError {
         /// What it printed.
         output: String,
     },
+    /// A round did not end.
+    #[error("the round ran for more than {seconds} s and was killed")]
+    Late {
+        /// Guest seconds it was given.
+        seconds: u64,
+    },
     /// A frame or request cannot be written or read.
     #[error("{what}: {source}")]
     Json {

@@ -16,7 +16,7 @@ mod setup;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use kdelta_wire::{Frame, Job, RoundRequest, ScenarioJob};
+use kdelta_wire::{Frame, Job, RoundFailed, RoundRequest, ScenarioJob};
 
 use console::Console;
 use error::InitError;
@@ -119,7 +119,16 @@ fn run_round(boot: &mut Boot, job: &Job, scenario: &ScenarioJob, round: u32) -> 
         mount_point: MOUNT_POINT.to_owned(),
         may_unmount: true,
     };
-    boot.frames.push(Frame::Round(child::run(&request)?));
+    let limit = job.trial.map(|trial| Duration::from_secs(trial.round_seconds));
+    match child::run(&request, limit) {
+        Ok(round) => boot.frames.push(Frame::Round(round)),
+        Err(error) if job.trial.is_some() => {
+            child::outlive_children();
+            let (scenario, message) = (scenario.id.clone(), error.to_string());
+            boot.frames.push(Frame::RoundFailed(RoundFailed { scenario, round, message }));
+        }
+        Err(error) => return Err(error),
+    }
     boot.stage(format!("unmount {name}"));
     filesystem::unmount_if_mounted()?;
     child::reap_orphans();

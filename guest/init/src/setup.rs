@@ -121,8 +121,8 @@ mod tests {
     fn a_job_is_read_or_refused_with_the_reason() {
         assert!(parse_job(&job(JOB_VERSION, "none", "tmpfs")).is_ok());
         for (text, reason) in [
-            (job(99, "none", "tmpfs"), "the job has version 99, this init needs 2"),
-            ("{}".to_owned(), "the job has version none, this init needs 2"),
+            (job(99, "none", "tmpfs"), "the job has version 99, this init needs 3"),
+            ("{}".to_owned(), "the job has version none, this init needs 3"),
             (job(JOB_VERSION, "none", "xfs"), "xfs needs a disk and the job has none"),
             (job(JOB_VERSION, "floppy", "xfs"), "/kdelta/job.json: unknown variant `floppy`"),
         ] {

@@ -30,6 +30,8 @@ pub enum Frame {
     },
     /// One finished round.
     Round(Round),
+    /// A round that did not finish, in a job that goes on all the same ([`crate::Job::trial`]).
+    RoundFailed(RoundFailed),
     /// Something went wrong; no `Done` follows.
     Failure {
         /// What the init was doing.
@@ -79,6 +81,20 @@ pub struct Round {
     pub checks: Vec<Check>,
     /// System calls attempted and succeeded, by name, setup and checks included.
     pub census: BTreeMap<String, OpCount>,
+    /// What strace(1) wrote, when the scenario asked for it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub trace: Option<String>,
+}
+
+/// A round that ended with an error.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RoundFailed {
+    /// [`crate::ScenarioJob::id`].
+    pub scenario: String,
+    /// From 0, warm-up included.
+    pub round: u32,
+    /// What happened.
+    pub message: String,
 }
 
 /// Raw counters of one timed part.

@@ -6,11 +6,13 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 /// Version of [`Job`] and of the frames; guest and host must agree on it.
-pub const JOB_VERSION: u32 = 2;
+pub const JOB_VERSION: u32 = 3;
 /// Where the init finds its job inside the initramfs.
 pub const JOB_PATH: &str = "/kdelta/job.json";
 /// Folder inside the initramfs that holds the modules named by [`Job::modules`].
 pub const MODULE_DIR: &str = "/kdelta/modules";
+/// Path of strace(1) inside the guest, where a job needs it.
+pub const STRACE: &str = "/usr/bin/strace";
 /// Name of the virtio-serial port that carries frames.
 pub const RESULT_PORT: &str = "org.kdelta.results";
 /// Start of a console line that tells the host which stage the init has reached.
@@ -38,6 +40,18 @@ pub struct Job {
     pub filesystem: FilesystemJob,
     /// What to run, in this order.
     pub scenarios: Vec<ScenarioJob>,
+    /// Set when the workloads are on trial and not the kernel.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub trial: Option<Trial>,
+}
+
+/// How a boot goes on when a round of a workload fails: the failure is told by
+/// [`crate::Frame::RoundFailed`], and the next scenario runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Trial {
+    /// Guest seconds after which a round is killed: a lie told to it may let it wait forever.
+    pub round_seconds: u64,
 }
 
 /// One kernel module.
@@ -173,6 +187,9 @@ pub struct ScenarioJob {
     pub warmup: u32,
     /// Rounds measured after them.
     pub rounds: u32,
+    /// Arguments of strace(1), under which the round's process then runs; without it when empty.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub strace: Vec<String>,
 }
 
 /// Parameter values by name.

@@ -8,9 +8,9 @@ mod job;
 
 pub use frame::{
     BlockIo, Check, Decoder, FRAME_LIMIT, Frame, FrameError, GuestCpu, Hello, OpCount, PageFlow, Phase,
-    Pressure, Round, Worker, encode,
+    Pressure, Round, RoundFailed, Worker, encode,
 };
 pub use job::{
     Clock, DiskKind, FilesystemJob, FilesystemKind, JOB_PATH, JOB_VERSION, Job, MODULE_DIR, ModuleJob,
-    ParameterValue, Parameters, RESULT_PORT, RoundRequest, STAGE_PREFIX, ScenarioJob,
+    ParameterValue, Parameters, RESULT_PORT, RoundRequest, STAGE_PREFIX, STRACE, ScenarioJob, Trial,
 };

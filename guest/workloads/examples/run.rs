@@ -27,7 +27,14 @@ fn main() -> Result<(), Box<dyn Error>> {
         }
     }
     let request = RoundRequest {
-        scenario: ScenarioJob { id: workload.clone(), workload, parameters, warmup: 0, rounds: 1 },
+        scenario: ScenarioJob {
+            id: workload.clone(),
+            workload,
+            parameters,
+            warmup: 0,
+            rounds: 1,
+            strace: Vec::new(),
+        },
         round: 0,
         seed: 0,
         clock: Clock::Nanoseconds,

@@ -3,8 +3,11 @@
 
 use std::fmt;
 
-use kdelta_wire::{FilesystemKind, ParameterValue, Parameters};
+use kdelta_wire::{FilesystemKind, ParameterValue, Parameters, Round};
 use thiserror::Error;
+
+/// Checks that the harness makes by itself where it pins, starts workers or drops caches.
+const IMPLIED_CHECKS: &[&str] = &["affinity", "workers on their CPU", "cold cache"];
 
 /// Everything that is known about a workload without running it.
 #[derive(Debug)]
@@ -81,6 +84,45 @@ impl WorkloadInfo {
             refusal.filesystems.contains(&filesystem) && applies(refusal.scenarios, scenario.name)
         })?;
         Some(refusal.reason)
+    }
+
+    /// What `round`, made by `scenario`, has and should not, or should and has not, by this
+    /// description; empty when they agree. Whether checks passed is another question.
+    #[must_use]
+    pub fn broken_promises(&self, scenario: &ScenarioInfo, round: &Round) -> Vec<String> {
+        let mut broken = Vec::new();
+        let mut compare = |what: &str, declared: Vec<String>, made: Vec<String>, implied: &[&str]| {
+            for name in declared.iter().filter(|name| !made.contains(name)) {
+                broken.push(format!("the {what} `{name}` is declared and was not made"));
+            }
+            let known = |name: &String| declared.contains(name) || implied.contains(&name.as_str());
+            for name in made.iter().filter(|name| !known(name)) {
+                broken.push(format!("the {what} `{name}` was made and is not declared"));
+            }
+        };
+        let own = |name: &str| name.to_owned();
+        compare(
+            "phase",
+            self.phases_of(scenario).map(|phase| own(phase.name)).collect(),
+            round.phases.iter().map(|phase| own(&phase.name)).collect(),
+            &[],
+        );
+        let of = |phase: &str, name: &str| format!("{name} of {phase}");
+        compare(
+            "measure",
+            self.measures_of(scenario).map(|measure| of(measure.phase, measure.name)).collect(),
+            (round.phases.iter())
+                .flat_map(|phase| phase.measures.keys().map(|name| of(&phase.name, name)))
+                .collect(),
+            &[],
+        );
+        compare(
+            "check",
+            self.checks_of(scenario).map(|check| own(check.name)).collect(),
+            round.checks.iter().map(|check| own(&check.name)).collect(),
+            IMPLIED_CHECKS,
+        );
+        broken
     }
 
     /// The filesystems on which `scenario` runs.

@@ -15,6 +15,8 @@ mod device;
 mod dio;
 mod draw;
 mod entries;
+#[cfg(test)]
+mod example;
 mod fallocate;
 mod fs_mark;
 mod fsync;
@@ -30,6 +32,7 @@ mod names;
 mod open_close;
 mod opmix;
 mod overwrite;
+pub mod page;
 mod parallel;
 mod pattern;
 mod recursive_watch;
@@ -157,7 +160,8 @@ pub fn select(name: &str) -> Result<Vec<Selection>, UnknownWorkload> {
     if of_workload.is_empty() { Ok(vec![find(name)?]) } else { Ok(of_workload) }
 }
 
-fn every_selection() -> impl Iterator<Item = Selection> {
+/// Every scenario of every workload, in the order of help texts.
+pub fn every_selection() -> impl Iterator<Item = Selection> {
     ALL.iter().flat_map(|&workload| {
         workload.info().scenarios.iter().map(move |scenario| Selection { workload, scenario })
     })

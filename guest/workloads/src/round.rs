@@ -519,6 +519,7 @@ impl RoundContext {
             phases: self.phases,
             checks: self.checks,
             census: self.census,
+            trace: None,
         }
     }
 }
@@ -581,8 +582,14 @@ pub(crate) mod tests {
     ) -> RoundRequest {
         let parameters =
             parameters.iter().map(|(name, setting)| ((*name).to_owned(), setting.value())).collect();
-        let scenario =
-            ScenarioJob { id: "test".into(), workload: workload.into(), parameters, warmup: 1, rounds: 1 };
+        let scenario = ScenarioJob {
+            id: "test".into(),
+            workload: workload.into(),
+            parameters,
+            warmup: 1,
+            rounds: 1,
+            strace: Vec::new(),
+        };
         RoundRequest {
             scenario,
             round: 0,

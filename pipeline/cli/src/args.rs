@@ -6,6 +6,7 @@ use camino::Utf8PathBuf;
 use clap::{Parser, Subcommand};
 use kdelta_engine::plan::MOST_BOOTS;
 use kdelta_model::{KernelSource, PatchSource};
+use kdelta_wire::{DiskKind, FilesystemKind};
 
 const EXIT_CODES: &str = "Exit codes: 0 no regression, 1 regression, 2 usage, 3 inconclusive, \
 4 kernel did not build or boot, 5 host trouble. With --bisect-exit: 0 good, 1 bad, 125 skip, 129 abort.";
@@ -52,7 +53,7 @@ pub enum Command {
     Compare(Box<Compare>),
     /// Render a finished run again
     Report(Report),
-    /// List workloads, describe one, or run one here without a guest
+    /// List workloads, describe one, run one here without a guest, or put them on trial in guests
     Workloads(Workloads),
     /// Say what this machine lacks, and the command that mends it
     Doctor,
@@ -157,14 +158,77 @@ pub struct Report {
 /// Arguments of `workloads`.
 #[derive(Debug, clap::Args)]
 pub struct Workloads {
-    /// Describe this workload
-    pub name: Option<String>,
-    /// Run it in this folder of the host, without a guest (no evidence: the host is not quiet)
-    #[arg(long, value_name = "DIR", requires = "name")]
-    pub run_in: Option<Utf8PathBuf>,
-    /// Parameter for --run-in
-    #[arg(long = "param", value_name = "NAME=VALUE", value_parser = assignment, requires = "run_in")]
+    #[command(subcommand)]
+    pub command: Option<WorkloadsCommand>,
+}
+
+/// What to do with workloads.
+#[derive(Debug, Subcommand)]
+pub enum WorkloadsCommand {
+    /// List them, as without any word
+    List,
+    /// Print the page of one: scenarios, phases, checks, parameters, presets
+    Describe {
+        /// Workload, or one of its scenarios
+        name: String,
+    },
+    /// Run one in a fresh folder of this host, without a guest: a look and no evidence
+    Run(WorkloadsRun),
+    /// Put them on trial in real guests: do they do what they claim, make the calls that they count,
+    /// and notice a lie?
+    Prove(Prove),
+    /// The process of one round
+    #[command(hide = true)]
+    Round {
+        /// What to run, as JSON
+        request: String,
+    },
+}
+
+/// Arguments of `workloads run`.
+#[derive(Debug, clap::Args)]
+pub struct WorkloadsRun {
+    /// Workload (its default scenarios) or scenario
+    pub name: String,
+    /// Folder in which each round gets a fresh one, removed afterwards
+    #[arg(long, value_name = "DIR")]
+    pub dir: Utf8PathBuf,
+    /// Parameter of the workload
+    #[arg(long = "param", value_name = "NAME=VALUE", value_parser = assignment)]
     pub parameters: Vec<(String, String)>,
+    /// Parameter values to start from
+    #[arg(long, value_name = "PRESET", default_value = "guest")]
+    pub preset: String,
+    /// Rounds, each a fresh process
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub rounds: u32,
+}
+
+/// Arguments of `workloads prove`.
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = "Exit codes: 0 all is as claimed, 3 it is not (nothing that such a workload measures is \
+evidence), 2 usage, 4 kernel did not build or boot, 5 host trouble."
+)]
+pub struct Prove {
+    /// Workloads or scenarios [default: all]
+    #[arg(value_name = "NAME")]
+    pub names: Vec<String>,
+    /// Filesystem: tmpfs, xfs, ext4 or btrfs [default: each]
+    #[arg(long = "filesystem", value_name = "TYPE", value_parser = filesystem)]
+    pub filesystems: Vec<FilesystemKind>,
+    /// Kernel, as for `compare`
+    #[arg(long, value_name = "KERNEL", default_value = "debian:linux-source-6.12")]
+    pub kernel: KernelSource,
+    /// Patch on it, as for `compare`: is a kernel that lies found out?
+    #[arg(long = "patch", value_name = "PATCH")]
+    pub patches: Vec<PatchSource>,
+    /// Disk: ram, nvme or virtio-blk
+    #[arg(long, value_name = "DISK", default_value = "ram", value_parser = disk)]
+    pub disk: DiskKind,
+    /// Write what was found as JSON
+    #[arg(long, value_name = "FILE")]
+    pub out: Option<Utf8PathBuf>,
 }
 
 fn assignment(text: &str) -> Result<(String, String), String> {
@@ -178,6 +242,20 @@ fn assignment(text: &str) -> Result<(String, String), String> {
 fn margin(text: &str) -> Result<f64, String> {
     let wrong = || "a margin is a number of percent between 0 and 100, such as 0.5".to_owned();
     text.parse().ok().filter(|percent| *percent > 0.0 && *percent < 100.0).ok_or_else(wrong)
+}
+
+fn disk(text: &str) -> Result<DiskKind, String> {
+    match text {
+        "ram" => Ok(DiskKind::Ram),
+        "nvme" => Ok(DiskKind::Nvme),
+        "virtio-blk" => Ok(DiskKind::VirtioBlk),
+        _ => Err("known are ram, nvme, virtio-blk".to_owned()),
+    }
+}
+
+fn filesystem(text: &str) -> Result<FilesystemKind, String> {
+    let known = || format!("known are {}", FilesystemKind::ALL.map(FilesystemKind::name).join(", "));
+    FilesystemKind::from_name(text).ok_or_else(known)
 }
 
 /// Assignments as a map; a later one wins.

@@ -43,7 +43,7 @@ fn run(args: &Args) -> anyhow::Result<Exit> {
         Command::Run(command) => commands::run::run(&args.global, command),
         Command::Compare(command) => commands::compare::run(&args.global, command),
         Command::Report(command) => commands::report::run(command),
-        Command::Workloads(command) => commands::workloads::run(command),
+        Command::Workloads(command) => commands::workloads::run(&args.global, command),
         Command::Doctor => commands::doctor::run(&args.global),
     }
 }

@@ -31,15 +31,20 @@ impl Settings {
         let root = cache_root(global)?;
         let cache = Cache::open(&root)
             .with_context(|| format!("cannot use {root} as the cache; name another with --cache"))?;
-        let flag = Arc::new(AtomicBool::new(false));
-        for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
-            // A second signal ends the program at once.
-            signal_hook::flag::register_conditional_shutdown(signal, 130, Arc::clone(&flag))?;
-            signal_hook::flag::register(signal, Arc::clone(&flag))?;
-        }
         let jobs = global.jobs.map_or_else(host::cpus, usize::from);
-        Ok(Self { cache, cancel: Cancel::with_flag(flag), jobs })
+        Ok(Self { cache, cancel: cancel()?, jobs })
     }
+}
+
+/// Catches signals from now on.
+pub fn cancel() -> anyhow::Result<Cancel> {
+    let flag = Arc::new(AtomicBool::new(false));
+    for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
+        // A second signal ends the program at once.
+        signal_hook::flag::register_conditional_shutdown(signal, 130, Arc::clone(&flag))?;
+        signal_hook::flag::register(signal, Arc::clone(&flag))?;
+    }
+    Ok(Cancel::with_flag(flag))
 }
 
 /// An environment variable that is there and not empty. Read here and not by clap, whose usage

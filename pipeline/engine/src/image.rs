@@ -16,7 +16,7 @@ use crate::initramfs::{self, Content, Entry, InitramfsError};
 use crate::kernel::digest_of;
 use crate::layout::Context;
 use crate::modules::Module;
-use crate::userland::{self, UserlandError};
+use crate::userland::{self, Tool, UserlandError};
 
 /// An initramfs that lacks only its job.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -84,6 +84,21 @@ pub fn make(
     modules: &[Module],
     refresh: bool,
 ) -> Result<GuestImage, ImageError> {
+    make_with(ctx, init, filesystems, &[], modules, refresh)
+}
+
+/// As [`make`], with `tools` besides.
+///
+/// # Errors
+/// As [`make`].
+pub fn make_with(
+    ctx: &Context,
+    init: &Utf8Path,
+    filesystems: &BTreeSet<FilesystemKind>,
+    tools: &[Tool],
+    modules: &[Module],
+    refresh: bool,
+) -> Result<GuestImage, ImageError> {
     let program = fs::read(init).map_err(|source| ImageError::Init { path: init.to_owned(), source })?;
     if !is_static(&program) {
         return Err(ImageError::NotStatic { path: init.to_owned() });
@@ -93,7 +108,7 @@ pub fn make(
     key.update(init_digest.0.as_bytes());
     let mut entries = vec![Entry { path: "/init".into(), mode: 0o755, content: Content::Bytes(program) }];
     let kinds: Vec<FilesystemKind> = filesystems.iter().copied().collect();
-    let userland = userland::collect(ctx, &kinds, refresh)?;
+    let userland = userland::collect_with(ctx, &kinds, tools, refresh)?;
     key.update(userland.digest.0.as_bytes());
     for file in userland.files {
         entries.push(Entry { path: file.guest, mode: file.mode, content: Content::Host(file.host) });

@@ -30,6 +30,7 @@ pub mod patch;
 pub mod plan;
 pub mod probe;
 pub mod process;
+pub mod prove;
 pub mod run;
 pub mod shell;
 pub mod source;

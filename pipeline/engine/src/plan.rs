@@ -337,7 +337,7 @@ fn is_name(text: &str) -> bool {
     !text.trim().is_empty() && !text.chars().any(char::is_control)
 }
 
-fn filesystem(place: &str, settings: &ArmSettings) -> Result<Filesystem, ConfigError> {
+pub(crate) fn filesystem(place: &str, settings: &ArmSettings) -> Result<Filesystem, ConfigError> {
     let FilesystemSettings { kind, mkfs, mount } = settings.filesystem.clone().ok_or_else(|| {
         ConfigError::invalid(
             format!("{place}.filesystem"),
@@ -360,7 +360,7 @@ fn filesystem(place: &str, settings: &ArmSettings) -> Result<Filesystem, ConfigE
     Ok(Filesystem { kind, mkfs: force.into_iter().chain(mkfs).collect(), mount })
 }
 
-fn check_shape(place: &str, shape: &GuestShape, kind: FilesystemKind) -> Result<(), ConfigError> {
+pub(crate) fn check_shape(place: &str, shape: &GuestShape, kind: FilesystemKind) -> Result<(), ConfigError> {
     let Disk { kind: disk, .. } = shape.disk;
     if kind.needs_disk() && disk == DiskKind::None {
         return Err(ConfigError::invalid(
@@ -461,7 +461,8 @@ fn scenarios(
             }
             let parameters = parameters(&place, settings, selection, arm, kind, &mut used)?;
             let workload = selection.name();
-            list.push(Scenario { id, workload, parameters, warmup, rounds: settings.rounds });
+            let strace = Vec::new();
+            list.push(Scenario { id, workload, parameters, warmup, rounds: settings.rounds, strace });
         }
     }
     match arm.parameters.iter().find(|(name, _)| !used.contains(*name)) {

@@ -73,6 +73,7 @@ pub fn kvm(
         disk: DiskKind::None,
         filesystem: filesystem.clone(),
         scenarios: Vec::new(),
+        trial: None,
     };
     image::with_job(&image, &job, &initramfs)?;
     let arm = Arm {

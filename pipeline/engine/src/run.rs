@@ -303,7 +303,7 @@ impl Made {
 }
 
 /// Modules that a ready-made kernel needs for its arms, should it not have them built in.
-fn wanted_modules(arms: &[&Arm]) -> Vec<String> {
+pub(crate) fn wanted_modules(arms: &[&Arm]) -> Vec<String> {
     let mut names = vec!["virtio_pci".to_owned(), "virtio_console".to_owned()];
     for arm in arms {
         let disk = match arm.guest.disk.kind {
@@ -335,6 +335,7 @@ fn job(arm: &Arm, seed: u64, mode: MeasureMode, kernel: &Kernel) -> Job {
         disk: arm.guest.disk.kind,
         filesystem: arm.filesystem.clone(),
         scenarios: arm.scenarios.clone(),
+        trial: None,
     }
 }
 
@@ -396,7 +397,7 @@ fn arm_record(plan: &Plan, arm: &Arm, made: &Made) -> ArmRecord {
 }
 
 /// `CONFIG_HZ` of a kernel, when its configuration is known.
-fn hz(kernel: &Kernel) -> Option<u32> {
+pub(crate) fn hz(kernel: &Kernel) -> Option<u32> {
     let config = kernel.config.as_deref()?;
     config.lines().find_map(|line| line.strip_prefix("CONFIG_HZ=")?.parse().ok())
 }

@@ -86,6 +86,7 @@ pub(crate) fn rounds(arm: &Arm, value: &dyn Fn(&Metric) -> f64) -> Vec<Round> {
                 phases: phases.collect(),
                 checks: vec![check],
                 census: [("calls".to_owned(), OpCount { attempted: OPS, succeeded: OPS })].into(),
+                trace: None,
             });
         }
     }
@@ -234,6 +235,7 @@ impl Guest for SimulatedGuest<'_> {
             hello: Some(hello()),
             setups: setups(spec.arm),
             rounds: if worked { rounds(spec.arm, &value) } else { Vec::new() },
+            failed_rounds: Vec::new(),
             console: Console::default(),
             host_cpu_seconds: 2.5,
             init_cpu_seconds: Some(1.2),

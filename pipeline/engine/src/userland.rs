@@ -8,7 +8,7 @@ use std::os::unix::fs::PermissionsExt;
 
 use camino::{Utf8Path, Utf8PathBuf};
 use kdelta_model::kernel::{DebianPackage, Digest};
-use kdelta_wire::FilesystemKind;
+use kdelta_wire::{FilesystemKind, STRACE};
 use object::{Object, ObjectSection};
 use thiserror::Error;
 
@@ -64,6 +64,32 @@ const MAKERS: [Maker; 3] = [
         settings: &[],
     },
 ];
+
+/// A program for the guest that no filesystem needs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Tool {
+    /// strace(1), at [`STRACE`].
+    Strace,
+}
+
+impl Tool {
+    fn need(self) -> Need {
+        match self {
+            Self::Strace => Need {
+                program: STRACE,
+                packages: &["strace", "libc6", "libunwind8", "liblzma5"],
+                settings: &[],
+            },
+        }
+    }
+}
+
+/// A program, the packages that hold it and all it is linked with, and the files that it reads.
+struct Need {
+    program: &'static str,
+    packages: &'static [&'static str],
+    settings: &'static [&'static str],
+}
 
 /// Programs for the guest and everything they load.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -147,11 +173,28 @@ pub fn collect(
     filesystems: &[FilesystemKind],
     refresh: bool,
 ) -> Result<Userland, UserlandError> {
-    let makers: Vec<&Maker> = MAKERS.iter().filter(|maker| filesystems.contains(&maker.filesystem)).collect();
-    if makers.is_empty() {
+    collect_with(ctx, filesystems, &[], refresh)
+}
+
+/// As [`collect`], with `tools` besides.
+///
+/// # Errors
+/// As [`collect`].
+pub fn collect_with(
+    ctx: &Context<'_>,
+    filesystems: &[FilesystemKind],
+    tools: &[Tool],
+    refresh: bool,
+) -> Result<Userland, UserlandError> {
+    let makers = MAKERS.iter().filter(|maker| filesystems.contains(&maker.filesystem)).filter_map(|maker| {
+        let Maker { filesystem, packages, settings } = *maker;
+        Some(Need { program: filesystem.mkfs()?, packages, settings })
+    });
+    let needs: Vec<Need> = makers.chain(tools.iter().map(|tool| tool.need())).collect();
+    if needs.is_empty() {
         return Ok(Userland { files: Vec::new(), packages: Vec::new(), digest: digest(&[])? });
     }
-    let names: BTreeSet<&str> = makers.iter().flat_map(|maker| maker.packages.iter().copied()).collect();
+    let names: BTreeSet<&str> = needs.iter().flat_map(|need| need.packages.iter().copied()).collect();
     let mut packages = Vec::new();
     for name in names {
         let release = Some(USERLAND_RELEASE.to_owned());
@@ -160,7 +203,7 @@ pub fn collect(
     }
     let root = unpack(ctx, &packages)?;
     let packages: Vec<String> = packages.iter().map(FetchedPackage::pinned).collect();
-    let files = files_of(&makers, &root, &packages)?;
+    let files = files_of(&needs, &root, &packages)?;
     let digest = digest(&files)?;
     Ok(Userland { files, packages, digest })
 }
@@ -196,11 +239,7 @@ fn unpack(ctx: &Context<'_>, packages: &[FetchedPackage]) -> Result<Utf8PathBuf,
 }
 
 /// The programs, what they load, and what they read.
-fn files_of(
-    makers: &[&Maker],
-    root: &Utf8Path,
-    packages: &[String],
-) -> Result<Vec<GuestFile>, UserlandError> {
+fn files_of(needs: &[Need], root: &Utf8Path, packages: &[String]) -> Result<Vec<GuestFile>, UserlandError> {
     let missing = |wanted: &str, needed: String| UserlandError::Missing {
         wanted: wanted.to_owned(),
         needed,
@@ -217,14 +256,14 @@ fn files_of(
         let mode = metadata.permissions().mode() & 0o755;
         Ok(files.insert(guest.clone(), GuestFile { guest, host, mode }).is_none())
     };
-    for maker in makers {
-        let Some(path) = maker.filesystem.mkfs().map(Utf8Path::new) else { continue };
+    for need in needs {
+        let path = Utf8Path::new(need.program);
         let name = path.file_name().unwrap_or_default();
         let program = find(root, &PROGRAM_FOLDERS, name).ok_or_else(|| missing(name, String::new()))?;
         if add(path.to_owned(), program.clone())? {
             waiting.push_back(program);
         }
-        for setting in maker.settings {
+        for setting in need.settings {
             let file = find(root, &[""], setting).ok_or_else(|| missing(setting, String::new()))?;
             add(Utf8PathBuf::from("/").join(setting), file)?;
         }

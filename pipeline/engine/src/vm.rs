@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use camino::{Utf8Path, Utf8PathBuf};
 use kdelta_model::{Arm, MeasureMode, Outcome, ScenarioSetup};
-use kdelta_wire::{Decoder, DiskKind, Frame, Hello, RESULT_PORT, Round};
+use kdelta_wire::{Decoder, DiskKind, Frame, Hello, RESULT_PORT, Round, RoundFailed};
 
 use crate::cancel::Cancel;
 use crate::console::{self, Console};
@@ -98,6 +98,8 @@ pub struct BootResult {
     pub setups: Vec<ScenarioSetup>,
     /// Every round.
     pub rounds: Vec<Round>,
+    /// Rounds that failed in a job that went on all the same.
+    pub failed_rounds: Vec<RoundFailed>,
     /// What the console told.
     pub console: Console,
     /// CPU time QEMU took, in seconds.
@@ -254,6 +256,7 @@ impl Guest for Qemu {
             hello: watch.hello,
             setups: watch.setups,
             rounds: watch.rounds,
+            failed_rounds: watch.failed_rounds,
             console: watch.console,
             host_cpu_seconds: watch.cpu_seconds,
             init_cpu_seconds: watch.init_cpu_seconds,
@@ -287,6 +290,7 @@ struct Watch {
     hello: Option<Hello>,
     setups: Vec<ScenarioSetup>,
     rounds: Vec<Round>,
+    failed_rounds: Vec<RoundFailed>,
     console: Console,
     cpu_seconds: f64,
     init_cpu_seconds: Option<f64>,
@@ -328,6 +332,7 @@ impl Watch {
             hello: None,
             setups: Vec::new(),
             rounds: Vec::new(),
+            failed_rounds: Vec::new(),
             console: Console::default(),
             cpu_seconds: 0.0,
             init_cpu_seconds: None,
@@ -415,6 +420,7 @@ impl Watch {
                     self.setups.push(ScenarioSetup { scenario, mkfs_output, mount_line });
                 }
                 Frame::Round(round) => self.rounds.push(round),
+                Frame::RoundFailed(failed) => self.failed_rounds.push(failed),
                 Frame::Failure { stage, message } => {
                     return Some(Outcome::WorkloadFailed { message: format!("{stage}: {message}") });
                 }

@@ -176,7 +176,7 @@ pub struct WorkloadSettings {
     /// or `source` (as in the mail or report that the workload comes from).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub preset: Option<String>,
-    /// Parameter values; see `kdelta workloads NAME`.
+    /// Parameter values; see `kdelta workloads describe NAME`.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(with = "BTreeMap<String, serde_json::Value>")]
     pub parameters: Parameters,

@@ -1,135 +1,82 @@
-//! `kdelta workloads`: what can be run, with every parameter; and a run on this host, for a look.
+//! `kdelta workloads`: what can be run, the page of one, a run on this host, and the trial in
+//! guests. Read [`run`] first.
 
-use anyhow::Context;
-use camino::Utf8Path;
-use kdelta_wire::{Clock, FilesystemKind, ParameterValue, Parameters, RoundRequest, ScenarioJob};
-use kdelta_workloads::{ALL, Selection, WorkloadInfo};
+mod host;
+mod prove;
 
-use crate::args::Workloads;
+use kdelta_wire::FilesystemKind;
+use kdelta_workloads::{ALL, Selection};
+
+use crate::args::{Global, Workloads, WorkloadsCommand};
 use crate::exit::Exit;
 use crate::terminal::say;
 
-/// Lists, describes or runs.
-pub fn run(args: &Workloads) -> anyhow::Result<Exit> {
-    let Some(name) = &args.name else {
-        say((list()).trim_end())?;
-        return Ok(Exit::NoRegression);
-    };
-    let selected = kdelta_workloads::select(name)?;
-    let Some(folder) = &args.run_in else {
-        for selection in selected.iter().take(1) {
-            say((describe(selection.workload.info())).trim_end())?;
-        }
-        return Ok(Exit::NoRegression);
-    };
-    for selection in &selected {
-        run_here(selection, folder, &args.parameters)?;
+/// Does what the word after `workloads` says; without one, lists.
+pub fn run(global: &Global, args: &Workloads) -> anyhow::Result<Exit> {
+    match &args.command {
+        None | Some(WorkloadsCommand::List) => say(list().trim_end())?,
+        Some(WorkloadsCommand::Describe { name }) => say(describe(name)?.trim_end())?,
+        Some(WorkloadsCommand::Run(args)) => return host::run(args),
+        Some(WorkloadsCommand::Round { request }) => return host::round(request),
+        Some(WorkloadsCommand::Prove(args)) => return prove::run(global, args),
     }
     Ok(Exit::NoRegression)
 }
 
-/// One line for each scenario.
+/// A table with one line for each scenario.
 fn list() -> String {
-    let mut text = String::new();
-    for workload in ALL {
-        let info = workload.info();
-        text.push_str(&format!("{}: {}\n", info.name, info.title));
-        for scenario in info.scenarios {
-            let name = format!("{}/{}", info.name, scenario.name);
-            let default = if scenario.default { " [default]" } else { "" };
-            let kinds: Vec<&str> = info.filesystems(scenario).map(FilesystemKind::name).collect();
-            let only = match kinds.len() < FilesystemKind::ALL.len() {
-                true => format!(" ({} only)", kinds.join(", ")),
-                false => String::new(),
-            };
-            text.push_str(&format!("  {name:<26} {}{only}{default}\n", scenario.summary));
-        }
-    }
-    text.push_str("\n`kdelta workloads NAME` describes one and its parameters.\n");
-    text
-}
-
-fn describe(info: &WorkloadInfo) -> String {
-    let mut text =
-        format!("{}: {}\n\n{}\nFrom: {}\n\nScenarios:\n", info.name, info.title, info.summary, info.source);
-    for scenario in info.scenarios {
-        text.push_str(&format!("  {:<16} {}\n", scenario.name, scenario.summary));
-    }
-    text.push_str("\nTimed phases:\n");
-    for phase in info.phases {
-        let primary = if phase.primary { " [verdicts are about this one]" } else { "" };
-        text.push_str(&format!("  {:<16} one operation is {}{primary}\n", phase.name, phase.operation));
-    }
-    text.push_str("\nParameters:\n");
-    for parameter in info.parameters {
-        let unit = if parameter.unit.is_empty() { String::new() } else { format!(" {}", parameter.unit) };
-        let only = match parameter.scenarios {
-            [] => String::new(),
-            list => format!("; only {}", list.join(", ")),
-        };
-        text.push_str(&format!(
-            "  {:<16} {} (default {}{unit}, allowed {}{only})\n",
-            parameter.name,
-            parameter.summary,
-            parameter.domain.default_value(),
-            parameter.domain
-        ));
-    }
-    text.push_str("\nPresets:\n");
-    for preset in info.presets {
-        text.push_str(&format!("  {:<16} {}\n", preset.name, preset.summary));
-    }
-    text
-}
-
-/// One round in a folder of this host; numbers for a look, not for a report.
-fn run_here(
-    selection: &Selection,
-    folder: &Utf8Path,
-    assignments: &[(String, String)],
-) -> anyhow::Result<()> {
-    let parameters: Parameters = assignments
-        .iter()
-        .map(|(name, value)| {
-            let value =
-                value.parse().map_or_else(|_| ParameterValue::Text(value.clone()), ParameterValue::Integer);
-            (name.clone(), value)
-        })
-        .collect();
-    let kind = kdelta_engine::host::filesystem_of(folder)
-        .with_context(|| format!("cannot look at {folder}; give a folder that exists"))?;
-    let kind = kind
-        .with_context(|| format!("{folder} is not on tmpfs, xfs, ext4 or btrfs; try a folder in /dev/shm"))?;
-    let workload = selection.name();
-    say(format!("{workload}:"))?;
-    let request = RoundRequest {
-        scenario: ScenarioJob { id: workload.clone(), workload, parameters, warmup: 0, rounds: 1 },
-        round: 0,
-        seed: 0,
-        clock: Clock::Nanoseconds,
-        cpu: None,
-        filesystem: kind,
-        mount_point: folder.to_string(),
-        may_unmount: false,
+    let marked = |selection: &Selection| match selection.scenario.default {
+        true => format!("{} *", selection.name()),
+        false => selection.name(),
     };
-    let round = kdelta_workloads::run(&request, None)?;
-    for phase in &round.phases {
-        let per_op = phase.elapsed as f64 / phase.ops.max(1) as f64;
-        say(format!(
-            "{}: {} operations, {per_op:.1} ns/op on this host's clock (no evidence: not a guest, not pinned)",
-            phase.name, phase.ops
-        ))?;
+    let all: Vec<Selection> = kdelta_workloads::every_selection().collect();
+    let width = all.iter().map(|selection| marked(selection).len()).max().unwrap_or(0);
+    let mut text = format!("{:width$}", "scenario");
+    for kind in FilesystemKind::ALL {
+        text.push_str(&format!("  {kind}"));
     }
-    for check in &round.checks {
-        let word = if check.passed { "ok" } else { "FAILED" };
-        say(format!("check {}: {word} (expected {}, got {})", check.name, check.expected, check.actual))?;
+    text.push_str("  what\n");
+    for selection in &all {
+        text.push_str(&format!("{:width$}", marked(selection)));
+        for kind in FilesystemKind::ALL {
+            let refused = selection.workload.info().refusal(selection.scenario, kind).is_some();
+            text.push_str(&format!(
+                "  {:width$}",
+                if refused { "-" } else { "yes" },
+                width = kind.name().len()
+            ));
+        }
+        text.push_str(&format!("  {}\n", selection.scenario.summary));
     }
-    for (operation, count) in &round.census {
-        say(format!("{operation}: {} attempted, {} succeeded", count.attempted, count.succeeded))?;
-    }
-    anyhow::ensure!(
-        round.checks.iter().all(|check| check.passed),
-        "the workload did not do what it claims on {folder}"
+    text.push_str(
+        "\n* is run when only the workload is named. `kdelta workloads describe NAME` prints the page of one:\n\
+         what is timed, parameters, presets, checks, and why it refuses a filesystem.\n",
     );
-    Ok(())
+    text
+}
+
+/// The page of the workload called `name`, or to which the scenario of that name belongs.
+fn describe(name: &str) -> anyhow::Result<String> {
+    let named = ALL.iter().map(|workload| workload.info()).find(|info| info.name == name);
+    let info = match named {
+        Some(info) => info,
+        None => kdelta_workloads::find(name)?.workload.info(),
+    };
+    Ok(kdelta_workloads::page::page(info))
+}
+
+/// Every scenario that `names` name: a scenario, or all of a workload's; everything without a name.
+fn every(names: &[String]) -> anyhow::Result<Vec<Selection>> {
+    let mut selected: Vec<Selection> = Vec::new();
+    for name in names {
+        let of_workload =
+            kdelta_workloads::every_selection().filter(|selection| selection.workload.info().name == name);
+        let mut found: Vec<Selection> = of_workload.collect();
+        if found.is_empty() {
+            found.push(kdelta_workloads::find(name)?);
+        }
+        found.retain(|new| selected.iter().all(|known| known.name() != new.name()));
+        selected.extend(found);
+    }
+    Ok(if names.is_empty() { kdelta_workloads::every_selection().collect() } else { selected })
 }
