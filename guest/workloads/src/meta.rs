@@ -164,7 +164,7 @@ fn examine(round: &mut RoundContext, tree: &Tree) -> Result<(), WorkloadError> {
     round.check("files", tree.file_count(), created.files);
     round.check("bytes", tree.total_bytes(), created.bytes);
     scan(round, "scan-hot", HOT, tree)?;
-    round.drop_caches(tree.file_count())?;
+    round.make_cold(tree.file_count())?;
     let kib = round.kib_read()?;
     scan(round, "scan-cold", COLD_SCAN, tree)?;
     round.check_read(kib)?;

@@ -443,6 +443,26 @@ impl RoundContext {
         Ok(())
     }
 
+    /// Leaves nothing of the filesystem in memory, as well as can be, and checks so as [`COLD`]: drops
+    /// the caches, or in a guest on btrfs mounts it again. Close every file before it.
+    ///
+    /// Dropping caches leaves all tree nodes of btrfs in memory: an extent buffer holds a reference of
+    /// its own to each of its pages, which `mapping_evict_folio` of `mm/truncate.c` takes for use.
+    ///
+    /// # Errors
+    /// As [`Self::drop_caches`] and [`Self::remount`].
+    pub(crate) fn make_cold(&mut self, inodes: u64) -> Result<(), WorkloadError> {
+        let filesystem = self.request.filesystem;
+        if filesystem != FilesystemKind::Btrfs || self.mounting.is_none() {
+            return self.drop_caches(inodes);
+        }
+        self.sync()?;
+        let before = inodes_in_memory(filesystem)?;
+        self.remount()?;
+        self.check_dropped(inodes * 9 / 10, before.saturating_sub(inodes_in_memory(filesystem)?));
+        Ok(())
+    }
+
     /// The check [`COLD`].
     pub(crate) fn check_dropped(&mut self, wanted: u64, dropped: u64) {
         self.check_that(COLD, format!("at least {wanted} inodes dropped"), dropped, dropped >= wanted);

@@ -143,7 +143,7 @@ impl Workload for Unlink {
         if cold {
             tree.survey(round)?;
             tree.close();
-            round.drop_caches(tree.file_count())?;
+            round.make_cold(tree.file_count())?;
         } else {
             round.sync()?;
         }

@@ -118,7 +118,7 @@ impl Workload for Walk {
         tree.close();
         let cold = FROM_DISK.contains(&round.scenario());
         if cold {
-            round.drop_caches(tree.file_count())?;
+            round.make_cold(tree.file_count())?;
         } else {
             round.sync()?;
         }
