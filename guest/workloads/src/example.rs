@@ -29,6 +29,7 @@ static INFO: WorkloadInfo = WorkloadInfo {
         summary: "afterwards the folder holds the first name, and no other",
         scenarios: &[],
         // The last of 2 x 10 calls is not made and returns 0: the file keeps the second name.
+        filesystems: &[],
         proof: Proof::Injection { scenario: "same-folder", inject: "renameat:retval=0:when=20" },
     }],
     refusals: &[],

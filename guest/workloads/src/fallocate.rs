@@ -123,6 +123,7 @@ static INFO: WorkloadInfo = WorkloadInfo {
             name: "size",
             summary: "each file has the size that its last calls gave it",
             scenarios: &[],
+            filesystems: &[],
             proof: Proof::Injection { scenario: "steps", inject: "fallocate:retval=0:when=40" },
         },
         CheckInfo {
@@ -130,6 +131,7 @@ static INFO: WorkloadInfo = WorkloadInfo {
             summary: "each file has no fewer blocks than its size asks for, so that no call before the last did \
                       nothing",
             scenarios: &[],
+            filesystems: &[],
             proof: Proof::Injection { scenario: "steps", inject: "fallocate:retval=0:when=35" },
         },
     ],

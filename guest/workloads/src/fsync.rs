@@ -164,6 +164,7 @@ static INFO: WorkloadInfo = WorkloadInfo {
             name: "writes",
             summary: "every write returned its whole length",
             scenarios: &[],
+            filesystems: &[],
             proof: Proof::Injection { scenario: APPEND, inject: "write:retval=7:when=3" },
         },
         CheckInfo {
@@ -171,18 +172,21 @@ static INFO: WorkloadInfo = WorkloadInfo {
             summary: "the last places written (up to 256 of each thread) hold the number of the write that was last \
                       there",
             scenarios: &[],
+            filesystems: &[],
             proof: Proof::Injection { scenario: UNCHANGED, inject: "pwrite64:retval=4096:when=20" },
         },
         CheckInfo {
             name: "names",
             summary: "of each thread's files one is left, under the name that all were renamed to",
             scenarios: &[CREATE_RENAME],
+            filesystems: &[],
             proof: Proof::Injection { scenario: CREATE_RENAME, inject: "renameat:retval=0:when=20" },
         },
         CheckInfo {
             name: "size",
             summary: "the file has grown by all that was written",
             scenarios: &[APPEND],
+            filesystems: &[],
             proof: Proof::Injection { scenario: APPEND, inject: "write:retval=4096:when=3" },
         },
         CheckInfo {
@@ -191,6 +195,7 @@ static INFO: WorkloadInfo = WorkloadInfo {
                       the check says so and passes. In `create-rename` it proves less: ext4 writes a file back by \
                       itself when it is renamed over another (auto_da_alloc)",
             scenarios: &[],
+            filesystems: &[],
             proof: Proof::Injection { scenario: UNCHANGED, inject: "fsync:retval=0" },
         },
     ],

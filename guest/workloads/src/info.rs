@@ -86,10 +86,15 @@ impl WorkloadInfo {
         Some(refusal.reason)
     }
 
-    /// What `round`, made by `scenario`, has and should not, or should and has not, by this
+    /// What `round`, made by `scenario` on `filesystem`, has and should not, or should and has not, by this
     /// description; empty when they agree. Whether checks passed is another question.
     #[must_use]
-    pub fn broken_promises(&self, scenario: &ScenarioInfo, round: &Round) -> Vec<String> {
+    pub fn broken_promises(
+        &self,
+        scenario: &ScenarioInfo,
+        filesystem: FilesystemKind,
+        round: &Round,
+    ) -> Vec<String> {
         let mut broken = Vec::new();
         let mut compare = |what: &str, declared: Vec<String>, made: Vec<String>, implied: &[&str]| {
             for name in declared.iter().filter(|name| !made.contains(name)) {
@@ -119,7 +124,10 @@ impl WorkloadInfo {
         compare("measure", Vec::new(), made.filter(|name| !declared.contains(name)).collect(), &[]);
         compare(
             "check",
-            self.checks_of(scenario).map(|check| own(check.name)).collect(),
+            self.checks_of(scenario)
+                .filter(|check| check.filesystems.is_empty() || check.filesystems.contains(&filesystem))
+                .map(|check| own(check.name))
+                .collect(),
             round.checks.iter().map(|check| own(&check.name)).collect(),
             IMPLIED_CHECKS,
         );
@@ -266,6 +274,8 @@ pub struct CheckInfo {
     pub summary: &'static str,
     /// Scenarios that make it; empty means all.
     pub scenarios: &'static [&'static str],
+    /// Filesystems on which it can be made; empty means all.
+    pub filesystems: &'static [FilesystemKind],
     /// What shows that it can fail.
     pub proof: Proof,
 }

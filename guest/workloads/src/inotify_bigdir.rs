@@ -169,18 +169,21 @@ static INFO: WorkloadInfo = WorkloadInfo {
             name: "adds",
             summary: "every add returned the first watch of its instance",
             scenarios: &[],
+            filesystems: &[],
             proof: Proof::Injection { scenario: QUIET, inject: "inotify_add_watch:retval=7:when=3" },
         },
         CheckInfo {
             name: "names found",
             summary: "every file was there when its dentry was warmed",
             scenarios: &[],
+            filesystems: &[],
             proof: Proof::Injection { scenario: QUIET, inject: "newfstatat:error=ENOENT:when=20" },
         },
         CheckInfo {
             name: "files",
             summary: "a walk afterwards finds as many files as were made: all that were removed are back",
             scenarios: &[],
+            filesystems: &[],
             proof: Proof::Injection { scenario: QUIET, inject: "mknodat:retval=0:when=5" },
         },
         CheckInfo {
@@ -188,6 +191,7 @@ static INFO: WorkloadInfo = WorkloadInfo {
             summary: "nine tenths of the missing names have become negative dentries (`nr_negative` of \
                       /proc/sys/fs/dentry-state, since Linux 5.0)",
             scenarios: &[NEGATIVE],
+            filesystems: &[],
             proof: Proof::Test("a_filesystem_that_keeps_no_negative_dentries_fails_the_check"),
         },
     ],

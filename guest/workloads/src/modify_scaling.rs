@@ -114,12 +114,14 @@ static INFO: WorkloadInfo = WorkloadInfo {
             name: "writes",
             summary: "every write returned 1",
             scenarios: &[],
+            filesystems: &[],
             proof: Proof::Injection { scenario: DELIVERED, inject: "pwrite64:retval=0:when=5" },
         },
         CheckInfo {
             name: "events",
             summary: "events came where the folder is watched for them, no more than writes, and nowhere else",
             scenarios: &[],
+            filesystems: &[],
             proof: Proof::Injection { scenario: DELIVERED, inject: "inotify_add_watch:retval=1" },
         },
         CheckInfo {
@@ -127,18 +129,21 @@ static INFO: WorkloadInfo = WorkloadInfo {
             summary: "every client's file was in an event, unless the queue was full, and no client's where \
                       nothing is delivered",
             scenarios: &[],
+            filesystems: &[],
             proof: Proof::Injection { scenario: DELIVERED, inject: "inotify_add_watch:retval=1" },
         },
         CheckInfo {
             name: "other events",
             summary: "nothing but modification of the files was heard",
             scenarios: &[],
+            filesystems: &[],
             proof: Proof::Test("a_lost_client_and_a_stray_event_fail_their_checks"),
         },
         CheckInfo {
             name: "bytes",
             summary: "a walk afterwards finds every file with its 4 KiB",
             scenarios: &[],
+            filesystems: &[],
             proof: Proof::Injection { scenario: DELIVERED, inject: "write:retval=4096:when=5" },
         },
     ],

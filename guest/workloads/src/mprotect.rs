@@ -138,18 +138,21 @@ static INFO: WorkloadInfo = WorkloadInfo {
             name: COLLAPSED,
             summary: "the mapping was in huge pages before its page tables were split",
             scenarios: &[REVERSE],
+            filesystems: &[],
             proof: Proof::Test("memory_of_another_shape_fails_the_gate"),
         },
         CheckInfo {
             name: PAGE_TABLES[0],
             summary: "smaps shows one mapping in entries of 4 kB, nothing huge, and nothing that may become huge",
             scenarios: &[SHARED_DIRTY, REVERSE],
+            filesystems: &[],
             proof: Proof::Test("memory_of_another_shape_fails_the_gate"),
         },
         CheckInfo {
             name: PAGE_TABLES[1],
             summary: "the same after the last turn",
             scenarios: &[SHARED_DIRTY, REVERSE],
+            filesystems: &[],
             proof: Proof::Test("memory_of_another_shape_fails_the_gate"),
         },
         CheckInfo {
@@ -157,24 +160,28 @@ static INFO: WorkloadInfo = WorkloadInfo {
             summary: "kpageflags shows every page present, and of the size that the scenario is about: base pages, or \
                       one head and 511 tails for each huge page",
             scenarios: &[],
+            filesystems: &[],
             proof: Proof::Test("memory_of_another_shape_fails_the_gate"),
         },
         CheckInfo {
             name: FOLIOS[1],
             summary: "the same after the last turn",
             scenarios: &[SHARED_DIRTY, REVERSE],
+            filesystems: &[],
             proof: Proof::Test("memory_of_another_shape_fails_the_gate"),
         },
         CheckInfo {
             name: PERMISSIONS,
             summary: "smaps shows `r--s` after the first call of a turn and `rw-s` after the second",
             scenarios: &[SHARED_DIRTY, REVERSE],
+            filesystems: &[],
             proof: Proof::Injection { scenario: SHARED_DIRTY, inject: "mprotect:retval=0" },
         },
         CheckInfo {
             name: TOUCHED,
             summary: "the first byte of each page counts as many writes as there were turns",
             scenarios: &[SHARED_DIRTY, REVERSE],
+            filesystems: &[],
             proof: Proof::Test("a_turn_that_was_left_out_fails_the_check"),
         },
         CheckInfo {
@@ -182,6 +189,7 @@ static INFO: WorkloadInfo = WorkloadInfo {
             summary: "smaps showed each new mapping in entries of 4 kB, with nothing huge, before its call, and \
                       read only after it",
             scenarios: &[SINGLE],
+            filesystems: &[],
             proof: Proof::Injection { scenario: SINGLE, inject: "mprotect:retval=0" },
         },
     ],

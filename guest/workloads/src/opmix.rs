@@ -173,24 +173,28 @@ static INFO: WorkloadInfo = WorkloadInfo {
             summary: "each operation's share of those executed is within 0.02 of the share that was asked for; a mix \
                       that removes more than it makes cannot be executed",
             scenarios: &[],
+            filesystems: &[],
             proof: Proof::Test("a_mix_that_cannot_be_executed_fails_the_check"),
         },
         CheckInfo {
             name: "results",
             summary: "every operation succeeded, or failed with the very error that it must end with",
             scenarios: &[],
+            filesystems: &[],
             proof: Proof::Injection { scenario: "mixed", inject: "linkat:error=ENOSPC:when=3" },
         },
         CheckInfo {
             name: "successes",
             summary: "of each operation as many succeeded as must",
             scenarios: &[],
+            filesystems: &[],
             proof: Proof::Injection { scenario: "mixed", inject: "mknodat:error=ENOSPC:when=3" },
         },
         CheckInfo {
             name: "objects",
             summary: "a walk afterwards finds as many folders, names, inodes and bytes as there must be",
             scenarios: &[],
+            filesystems: &[],
             proof: Proof::Injection { scenario: "mixed", inject: "mkdirat:retval=0:when=5" },
         },
     ],

@@ -89,6 +89,7 @@ static INFO: WorkloadInfo = WorkloadInfo {
         summary: "every call returned what it must: the value's length, the exact length of the list of names \
                   (`flistxattr-count`), or success",
         scenarios: &[],
+        filesystems: &[],
         proof: Proof::Injection { scenario: "flistxattr", inject: "flistxattr:retval=0:when=5" },
     }],
     refusals: &[],

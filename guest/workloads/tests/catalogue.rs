@@ -162,7 +162,11 @@ fn every_scenario_counts_its_system_calls_and_keeps_what_its_description_promise
                 }
             };
             assert!(!round.census.is_empty(), "{name} counts no system calls");
-            assert_eq!(info.broken_promises(scenario, &round), Vec::<String>::new(), "{name}");
+            assert_eq!(
+                info.broken_promises(scenario, FilesystemKind::Tmpfs, &round),
+                Vec::<String>::new(),
+                "{name}"
+            );
         }
     }
 }

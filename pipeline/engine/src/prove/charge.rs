@@ -248,7 +248,11 @@ pub(super) fn list(
             parameters.insert(info.scale.to_owned(), ParameterValue::Integer(scale));
             charges.push(Charge { selection, role, parameters: resolve(info, scenario, &parameters)? });
         }
-        for (place, ..) in lies(selection) {
+        let here = |place: usize| {
+            let check = &info.checks[place];
+            check.filesystems.is_empty() || check.filesystems.contains(&filesystem)
+        };
+        for (place, ..) in lies(selection).into_iter().filter(|(place, ..)| here(*place)) {
             charges.push(Charge { selection, role: Role::Lie(place), parameters: once.clone() });
         }
     }
@@ -327,7 +331,7 @@ pub(super) fn judge(
                         Role::Counted => counted[0] = Some(round),
                         Role::CountedTwice => counted[1] = Some(round),
                         _ => {
-                            let broken = info.broken_promises(scenario, round).into_iter();
+                            let broken = info.broken_promises(scenario, filesystem, round).into_iter();
                             trial.problems.extend(broken.map(|message| Problem::Promise { message }));
                             if round.census.is_empty() {
                                 trial.problems.push(Problem::NoCensus);
