@@ -252,7 +252,7 @@ pub(super) fn list(
             let check = &info.checks[place];
             check.filesystems.is_empty() || check.filesystems.contains(&filesystem)
         };
-        for (place, ..) in lies(selection).into_iter().filter(|(place, ..)| here(*place)) {
+        for (place, ..) in lies(selection).filter(|(place, ..)| here(*place)) {
             charges.push(Charge { selection, role: Role::Lie(place), parameters: once.clone() });
         }
     }
