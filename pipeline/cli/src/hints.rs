@@ -24,12 +24,14 @@ pub fn explain(error: &anyhow::Error) -> Exit {
     if config.is_some() {
         return Exit::Usage;
     }
+    let of = |owner: Owner| match owner {
+        Owner::User => Exit::Usage,
+        Owner::Kernel => Exit::Kernel,
+        Owner::Host => Exit::Host,
+    };
     match error.chain().find_map(|cause| cause.downcast_ref::<RunError>()) {
-        Some(RunError::Kernel(error)) => match error.owner() {
-            Owner::User => Exit::Usage,
-            Owner::Kernel => Exit::Kernel,
-            Owner::Host => Exit::Host,
-        },
+        Some(RunError::Kernel(error)) => of(error.owner()),
+        Some(RunError::Aged(error)) => of(error.owner()),
         Some(RunError::Changed { .. } | RunError::NoKvm(_)) => Exit::Usage,
         Some(RunError::Journal(
             JournalError::Exists(_)

@@ -9,11 +9,12 @@ use std::time::{Duration, Instant};
 use camino::{Utf8Path, Utf8PathBuf};
 use jiff::Timestamp;
 use kdelta_model::{
-    Arm, ArmRecord, BootPurpose, BootRecord, ConfigDifference, ExperimentRecord, MeasureChoice, MeasureMode,
-    MeasureRecord, Outcome, Plan, PlannedBoot, RECORD_VERSION, RunRecord,
+    AgedRecord, Arm, ArmRecord, BootPurpose, BootRecord, ConfigDifference, ExperimentRecord, MeasureChoice,
+    MeasureMode, MeasureRecord, Outcome, Plan, PlannedBoot, RECORD_VERSION, RunRecord,
 };
-use kdelta_wire::{DiskKind, FilesystemKind, JOB_VERSION, Job};
+use kdelta_wire::{DiskKind, FilesystemKind, ImageUse, JOB_VERSION, Job};
 
+use crate::aged::{self, AgedError, AgedImage};
 use crate::compare;
 use crate::config::{ConfigError, LoadedExperiment};
 use crate::host;
@@ -24,7 +25,7 @@ use crate::layout::Context;
 use crate::plan;
 use crate::probe::{self, ProbeError};
 use crate::process::ProcessError;
-use crate::vm::{self, BootSpec, Deadlines, Guest, Qemu, QemuMissing};
+use crate::vm::{self, BootSpec, Deadlines, Guest, Qemu, QemuMissing, Window};
 
 /// Guest time that a boot idles before the first round: the kernel's own background work of the
 /// first seconds (crypto self-tests, RCU, deferred probes) ends in it. Free under icount.
@@ -71,6 +72,9 @@ pub enum RunError {
     /// The initramfs could not be made.
     #[error(transparent)]
     Image(#[from] ImageError),
+    /// A used filesystem could not be made.
+    #[error(transparent)]
+    Aged(#[from] AgedError),
     /// The KVM probe could not be made.
     #[error(transparent)]
     Probe(#[from] ProbeError),
@@ -149,7 +153,8 @@ fn start_unguarded(ctx: &Context, request: &RunRequest) -> Result<RunRecord, Run
     let qemu = Qemu::find(ctx.cancel)?;
     let started = Timestamp::now();
     let (measure, plan) = decide(ctx, request, &qemu)?;
-    let made = Made::new(ctx, &plan, request.init, &request.experiment.folder, request.refresh)?;
+    let mut made = Made::new(ctx, &plan, request.init, &request.experiment.folder, request.refresh)?;
+    made.aged = aged::make_all(ctx, &qemu, &plan, &made.kernels, &made.images)?;
     let session = session(request, &plan, measure, &made, started);
     let folder = RunFolder::create(request.folder, &session)?;
     boot_and_judge(ctx, &qemu, &folder, session, Vec::new(), &made)
@@ -167,16 +172,25 @@ fn resume_unguarded(ctx: &Context, folder: &Utf8Path, init: &Utf8Path) -> Result
     let (folder, session, boots) = RunFolder::reopen(folder)?;
     let qemu = Qemu::find(ctx.cancel)?;
     unchanged("QEMU", &session.measure.qemu, &qemu.version)?;
-    let made = Made::new(ctx, &session.plan, init, Utf8Path::new("/"), false)?;
+    let mut made = Made::new(ctx, &session.plan, init, Utf8Path::new("/"), false)?;
     for (before, now) in session.kernels.iter().zip(&made.kernels) {
         let what = format!("kernel {}", before.source);
         unchanged(&what, before.image_digest.short(), now.identity.image_digest.short())?;
     }
-    for (before, arm) in session.arms.iter().zip(&session.plan.arms) {
-        let now = arm_record(&session.plan, arm, &made);
+    for (index, (before, arm)) in session.arms.iter().zip(&session.plan.arms).enumerate() {
+        let now = arm_record(&session.plan, index, &made);
         unchanged("guest init", before.init_digest.short(), now.init_digest.short())?;
         let what = format!("initramfs of {}", arm.name);
         unchanged(&what, before.initramfs_digest.short(), now.initramfs_digest.short())?;
+    }
+    // Last, as one that is no longer in the cache takes a boot to make.
+    made.aged = aged::make_all(ctx, &qemu, &session.plan, &made.kernels, &made.images)?;
+    let short = |record: Option<&AgedRecord>| {
+        record.map_or_else(|| "none".to_owned(), |record| record.digest.short().to_owned())
+    };
+    for ((before, arm), now) in session.arms.iter().zip(&session.plan.arms).zip(&made.aged) {
+        let what = format!("aged filesystem of {}", arm.name);
+        unchanged(&what, &short(before.aged.as_ref()), &short(now.as_ref().map(|image| &image.record)))?;
     }
     boot_and_judge(ctx, &qemu, &folder, session, boots, &made)
 }
@@ -250,6 +264,8 @@ fn probe(
 struct Made {
     kernels: Vec<Kernel>,
     images: Vec<GuestImage>,
+    /// For each arm; shorter before [`aged::make_all`].
+    aged: Vec<Option<AgedImage>>,
 }
 
 impl Made {
@@ -271,7 +287,7 @@ impl Made {
             kernels.push(kernel);
             images.push(image);
         }
-        Ok(Self { kernels, images })
+        Ok(Self { kernels, images, aged: Vec::new() })
     }
 
     fn one(
@@ -319,7 +335,7 @@ fn wanted_modules(arms: &[&Arm]) -> Vec<String> {
 }
 
 /// What the init of `arm` is told.
-fn job(arm: &Arm, seed: u64, mode: MeasureMode, kernel: &Kernel) -> Job {
+pub(crate) fn job(arm: &Arm, seed: u64, mode: MeasureMode, kernel: &Kernel) -> Job {
     let settle = if mode == MeasureMode::Instructions { SETTLE_INSTRUCTIONS_US } else { SETTLE_WALL_US };
     Job {
         version: JOB_VERSION,
@@ -330,6 +346,7 @@ fn job(arm: &Arm, seed: u64, mode: MeasureMode, kernel: &Kernel) -> Job {
         modules: kernel::module_jobs(&kernel.modules),
         disk: arm.guest.disk.kind,
         filesystem: arm.filesystem.clone(),
+        image: arm.aged.as_ref().map(|_| ImageUse::Restore),
         scenarios: arm.scenarios.clone(),
     }
 }
@@ -359,7 +376,7 @@ fn session(
         plan_digest: digest,
         kernels: made.kernels.iter().map(|kernel| kernel.identity.clone()).collect(),
         config_differences: config_differences(plan, &made.kernels),
-        arms: plan.arms.iter().map(|arm| arm_record(plan, arm, made)).collect(),
+        arms: (0..plan.arms.len()).map(|arm| arm_record(plan, arm, made)).collect(),
         plan: plan.clone(),
         boots: Vec::new(),
         comparisons: Vec::new(),
@@ -368,8 +385,10 @@ fn session(
     }
 }
 
-fn arm_record(plan: &Plan, arm: &Arm, made: &Made) -> ArmRecord {
+fn arm_record(plan: &Plan, index: usize, made: &Made) -> ArmRecord {
+    let arm = &plan.arms[index];
     let (kernel, image) = (&made.kernels[arm.kernel], &made.images[arm.kernel]);
+    let aged = made.aged.get(index).and_then(Option::as_ref);
     let spec = BootSpec {
         arm,
         kernel: Utf8Path::new("KERNEL"),
@@ -380,6 +399,7 @@ fn arm_record(plan: &Plan, arm: &Arm, made: &Made) -> ArmRecord {
         folder: Utf8Path::new("BOOT"),
         deadlines: Deadlines::default(),
         pins: &[],
+        window: aged.map(|aged| Window { path: Utf8Path::new("AGED"), ..aged.window() }),
     };
     ArmRecord {
         cmdline: vm::cmdline(&spec),
@@ -387,11 +407,12 @@ fn arm_record(plan: &Plan, arm: &Arm, made: &Made) -> ArmRecord {
         init_digest: image.init_digest.clone(),
         userland: image.userland.clone(),
         qemu_arguments: vm::arguments(&spec),
+        aged: aged.map(|aged| aged.record.clone()),
     }
 }
 
 /// `CONFIG_HZ` of a kernel, when its configuration is known.
-fn hz(kernel: &Kernel) -> Option<u32> {
+pub(crate) fn hz(kernel: &Kernel) -> Option<u32> {
     let config = kernel.config.as_deref()?;
     config.lines().find_map(|line| line.strip_prefix("CONFIG_HZ=")?.parse().ok())
 }
@@ -617,6 +638,7 @@ impl<'a> Runner<'a> {
             folder: &folder,
             deadlines: Deadlines { stage, ..Deadlines::default() },
             pins: &pins,
+            window: self.made.aged.get(planned.arm).and_then(Option::as_ref).map(AgedImage::window),
         };
         let label = format!("{}, seed {}", arm.name, planned.seed);
         let on_stage = |stage: &str| {

@@ -41,7 +41,7 @@ impl Bench {
             init_digest: digest("init"),
             userland: Vec::new(),
         });
-        let made = Made { kernels: kernels.collect(), images: images.collect() };
+        let made = Made { kernels: kernels.collect(), images: images.collect(), aged: Vec::new() };
         let cache = Cache::open(&root.join("cache")).expect("a cache");
         Self { _dir: dir, root, cache, cancel: Cancel::default(), session, made }
     }
