@@ -49,6 +49,11 @@ pub(crate) fn age(
         }
     }
     if let Some(every) = remove_every {
+        // A file that was never written to the disk would leave no hole there.
+        boot.stage("sync");
+        std::fs::File::open(MOUNT_POINT)
+            .and_then(|root| Ok(rustix::fs::syncfs(root)?))
+            .map_err(failed(format!("sync {MOUNT_POINT}")))?;
         boot.stage(format!("remove every file number {every}"));
         remove(Path::new(MOUNT_POINT), every).map_err(failed(format!("remove files below {MOUNT_POINT}")))?;
     }

@@ -74,7 +74,7 @@ pub enum RunError {
     Image(#[from] ImageError),
     /// A used filesystem could not be made.
     #[error(transparent)]
-    Aged(#[from] AgedError),
+    Aged(Box<AgedError>),
     /// The KVM probe could not be made.
     #[error(transparent)]
     Probe(#[from] ProbeError),
@@ -119,6 +119,12 @@ pub enum RunError {
 impl From<KernelError> for RunError {
     fn from(error: KernelError) -> Self {
         Self::Kernel(Box::new(error))
+    }
+}
+
+impl From<AgedError> for RunError {
+    fn from(error: AgedError) -> Self {
+        Self::Aged(Box::new(error))
     }
 }
 
