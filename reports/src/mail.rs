@@ -396,35 +396,57 @@ fn split(record: &RunRecord) -> Option<Section> {
 /// How filesystems were made and mounted, once per arm.
 fn setups(record: &RunRecord) -> Option<Section> {
     let mut text = String::new();
-    let mut seen: Vec<(&str, &str)> = Vec::new();
+    let mut seen = Vec::new();
     for (index, arm) in record.plan.arms.iter().enumerate().filter(|(_, arm)| arm.placebo_of.is_none()) {
         let Some(setup) =
             record.boots.iter().filter(|boot| boot.arm == index).find_map(|boot| boot.setups.first())
         else {
             continue;
         };
-        let known = (setup.mkfs_output.as_str(), setup.mount_line.as_str());
+        let image = record.arms.get(index).and_then(|arm| arm.aged.as_ref()).map(|image| &image.digest);
+        let known = (setup.mkfs_output.as_str(), setup.mount_line.as_str(), image);
         if seen.contains(&known) {
             continue;
         }
         seen.push(known);
         let arguments: Vec<&str> = arm.filesystem.mkfs.iter().map(String::as_str).collect();
+        let log = arm.filesystem.log.as_ref();
+        let log =
+            log.map_or(String::new(), |log| format!(", log of {} on a disk of its own", mib(log.bytes)));
         match arm.filesystem.kind.mkfs() {
             Some(_) => text.push_str(&format!(
-                "  {}: mkfs.{} {}\n",
+                "  {}: mkfs.{} {}{log}\n",
                 arm.name,
                 arm.filesystem.kind,
                 arguments.join(" ")
             )),
             None => text.push_str(&format!("  {}:\n", arm.name)),
         }
-        for line in setup.mkfs_output.lines() {
-            text.push_str(&format!("    {}\n", line.trim_end()));
+        let mut output = setup.mkfs_output.as_str();
+        if let (Some(aging), Some(image)) =
+            (&arm.aged, record.arms.get(index).and_then(|arm| arm.aged.as_ref()))
+        {
+            output = &image.mkfs_output;
+            let line = format!(
+                "every round starts from {aging}: image {}, {} in use, made once by the kernel {}",
+                image.digest.short(),
+                mib(image.bytes),
+                image.kernel.short()
+            );
+            text.push_str(&wrap(&line, "    ", "    "));
+            text.push('\n');
+        }
+        for line in output.lines() {
+            text.push_str(&format!("    {}\n", line.trim_end().replace('\t', "    ")));
         }
         text.push_str(&format!("    mounted: {}\n", setup.mount_line));
     }
     let text = text.trim_end().to_owned();
     (!text.is_empty()).then(|| Section { title: "Filesystems".to_owned(), note: String::new(), table: text })
+}
+
+fn mib(bytes: u64) -> String {
+    format!("{:.0} MiB", bytes as f64 / f64::from(1 << 20))
 }
 
 /// R7: what is the same and what is not.
@@ -678,12 +700,13 @@ fn method(record: &RunRecord) -> Option<Section> {
                 let parameters: Vec<String> =
                     scenario.parameters.iter().map(|(name, value)| format!("{name}={value}")).collect();
                 format!(
-                    "{} on {}: {}; {} warm-up and {} measured rounds per boot, filesystem made afresh for each",
+                    "{} on {}: {}; {} warm-up and {} measured rounds per boot, filesystem {} for each",
                     scenario.workload,
                     arm.filesystem.kind,
                     parameters.join(" "),
                     scenario.warmup,
-                    scenario.rounds
+                    scenario.rounds,
+                    if arm.aged.is_some() { "put back" } else { "made afresh" }
                 )
             })
             .collect()

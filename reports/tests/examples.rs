@@ -153,3 +153,37 @@ fn a_verdict_about_the_process_s_own_instructions_says_so_and_why() {
     assert_eq!(said("elapsed", "nvme"), (false, false), "an old record, or wall time");
     assert_eq!(said("elapsed", "none"), (false, false));
 }
+
+#[test]
+fn a_log_of_its_own_and_a_used_filesystem_are_told_with_their_mkfs() {
+    use kdelta_model::{AgedRecord, Aging, Digest, ExternalLog};
+    let mut record: RunRecord = serde_json::from_str(&json("factorial")).expect("a record");
+    record.plan.arms[0].filesystem.log = Some(ExternalLog { bytes: 64 << 20, mkfs: Vec::new() });
+    let scenario = record.plan.arms[1].scenarios[0].clone();
+    record.plan.arms[1].aged = Some(Aging { scenarios: vec![scenario], remove_every: Some(2), seed: 9 });
+    record.arms[1].aged = Some(AgedRecord {
+        digest: Digest("d39810e49334".repeat(6)),
+        bytes: 42_400_000,
+        kernel: Digest("ee5d487bc0e4".repeat(6)),
+        mkfs_output: "made\tonce  \n".to_owned(),
+        mount_line: String::new(),
+    });
+    let text = kdelta_report::text(&record).expect("a report");
+    let section = text.split_once("Filesystems\n").and_then(|(_, rest)| rest.split_once("\n\n"));
+    let section = section.expect("a section").0;
+    assert!(
+        section
+            .contains("  unpatched, parent=0: mkfs.xfs -f -n parent=0, log of 64 MiB on a disk of its own\n")
+    );
+    let words = section.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(
+        words.contains("every round starts from a filesystem used by create/sane x 4 dirs=10"),
+        "{section}"
+    );
+    assert!(
+        words.contains("every file number 2 removed, seed 9: image d39810e49334, 40 MiB in use"),
+        "{section}"
+    );
+    assert!(words.contains("made once by the kernel ee5d487bc0e4"), "{section}");
+    assert!(section.contains("\n    made    once\n"), "{section}");
+}

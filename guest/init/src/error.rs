@@ -1,5 +1,6 @@
 //! Why a boot cannot go on. Read [`InitError`] first.
 
+use kdelta_wire::DiskKind;
 use thiserror::Error;
 
 /// What stopped the init; the stage is told beside it.
@@ -17,10 +18,14 @@ pub(crate) enum InitError {
     #[error("{0}")]
     Job(String),
     /// The disk did not appear.
-    #[error("{device} did not appear within {seconds} s; is its driver built in or among the job's modules?")]
+    #[error(
+        "no {kind:?} disk with serial number {serial} appeared within {seconds} s; is its driver built in or among the job's modules?"
+    )]
     NoDisk {
-        /// Device node.
-        device: &'static str,
+        /// What it should be.
+        kind: DiskKind,
+        /// By which it is known.
+        serial: &'static str,
         /// Guest seconds waited.
         seconds: u64,
     },

@@ -4,23 +4,29 @@
 //! Nothing leaves the guest before the last round has ended, except stage lines on the console:
 //! a host that empties a queue interrupts the guest at a moment that is not reproducible.
 
+mod aging;
 mod child;
 mod console;
+mod disks;
 mod error;
 mod facts;
 mod filesystem;
+mod image;
 mod port;
 mod power;
 mod setup;
+mod sys;
 
 use std::process::ExitCode;
 use std::time::Duration;
 
-use kdelta_wire::{Frame, Job, RoundFailed, RoundRequest, ScenarioJob};
+use kdelta_wire::{DiskKind, Frame, ImageUse, Job, RoundFailed, RoundRequest, ScenarioJob};
 
 use console::Console;
+use disks::Disks;
 use error::InitError;
 use filesystem::MOUNT_POINT;
+use sys::Window;
 
 fn main() -> ExitCode {
     // The kernel hands words of its command line that it does not know to PID 1 as arguments.
@@ -78,33 +84,53 @@ fn follow(boot: &mut Boot) -> Result<(), InitError> {
         boot.stage("load modules");
         setup::load_modules(&job.modules)?;
     }
-    if let Some(device) = job.disk.device() {
-        boot.stage(format!("wait for {device}"));
-        setup::wait_for_disk(device)?;
+    if job.disk != DiskKind::None {
+        boot.stage("wait for the disk");
     }
+    let disks = Disks::wait_for(&job)?;
     if let Some(cpu) = job.cpu {
         setup::pin(cpu)?;
     }
     boot.stage(format!("settle for {} us", job.settle_us));
     std::thread::sleep(Duration::from_micros(job.settle_us));
-    for scenario in &job.scenarios {
-        for round in 0..scenario.warmup + scenario.rounds {
-            run_round(boot, &job, scenario, round)?;
+    if let Some(ImageUse::Save { remove_every }) = job.image {
+        aging::age(boot, &job, &disks, remove_every)?;
+    } else {
+        let window = job.image.map(|_| image::window()).transpose()?;
+        for scenario in &job.scenarios {
+            for round in 0..scenario.warmup + scenario.rounds {
+                run_round(boot, &job, &disks, window.as_ref(), scenario, round)?;
+            }
         }
     }
     boot.stage("send results");
     Ok(())
 }
 
-/// One round, on a filesystem made for it.
-fn run_round(boot: &mut Boot, job: &Job, scenario: &ScenarioJob, round: u32) -> Result<(), InitError> {
+/// One round, on a filesystem made for it, or put back for it.
+fn run_round(
+    boot: &mut Boot,
+    job: &Job,
+    disks: &Disks,
+    window: Option<&Window>,
+    scenario: &ScenarioJob,
+    round: u32,
+) -> Result<(), InitError> {
     let name = format!("{} {}/{}", scenario.id, round + 1, scenario.warmup + scenario.rounds);
-    if job.filesystem.kind.mkfs().is_some() {
-        boot.stage(format!("mkfs {name}"));
-    }
-    let mkfs_output = filesystem::make(job)?;
+    let mkfs_output = match (window, &disks.test) {
+        (Some(window), Some(disk)) => {
+            boot.stage(format!("restore {name}"));
+            image::restore(window, job.disk, disk)?
+        }
+        _ => {
+            if job.filesystem.kind.mkfs().is_some() {
+                boot.stage(format!("mkfs {name}"));
+            }
+            filesystem::make(&job.filesystem, disks)?
+        }
+    };
     boot.stage(format!("mount {name}"));
-    let mount_line = filesystem::mount(job)?;
+    let mount_line = filesystem::mount(&job.filesystem, disks)?;
     if round == 0 {
         boot.frames.push(Frame::Mounted { scenario: scenario.id.clone(), mkfs_output, mount_line });
     }

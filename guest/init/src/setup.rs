@@ -1,22 +1,17 @@
-//! What comes before the first scenario: system mounts, the job, modules, the disk, the CPU. Read
+//! What comes before the first scenario: system mounts, the job, modules, the CPU. Read
 //! the functions in the order in which `follow` calls them.
 
 use std::ffi::{CStr, CString};
 use std::fs::File;
 use std::os::fd::AsFd;
 use std::path::Path;
-use std::time::{Duration, Instant};
 
-use kdelta_wire::{JOB_PATH, JOB_VERSION, Job, MODULE_DIR, ModuleJob};
+use kdelta_wire::{DiskKind, JOB_PATH, JOB_VERSION, Job, MODULE_DIR, ModuleJob};
 use rustix::io::Errno;
 use rustix::mount::MountFlags;
 use rustix::thread::CpuSet;
 
 use crate::error::{InitError, failed};
-
-/// Guest time for a driver to find its disk; NVMe under TCG needs a fraction of a second.
-const DISK_DEADLINE: Duration = Duration::from_secs(30);
-const DISK_POLL: Duration = Duration::from_millis(10);
 
 /// Mounts /proc, /sys, /dev, /tmp and /run.
 pub(crate) fn mount_system() -> Result<(), InitError> {
@@ -47,8 +42,15 @@ fn parse_job(text: &str) -> Result<Job, InitError> {
         return Err(InitError::Job(format!("the job has version {found}, this init needs {JOB_VERSION}")));
     }
     let job: Job = serde_json::from_str(text).map_err(|source| InitError::Json { what: JOB_PATH, source })?;
-    if job.filesystem.kind.needs_disk() && job.disk.device().is_none() {
-        return Err(InitError::Job(format!("{} needs a disk and the job has none", job.filesystem.kind)));
+    let kind = job.filesystem.kind;
+    if kind.needs_disk() && job.disk == DiskKind::None {
+        return Err(InitError::Job(format!("{kind} needs a disk and the job has none")));
+    }
+    if let (Some(_), Some(reason)) = (&job.filesystem.log, kind.refuses_log()) {
+        return Err(InitError::Job(format!("the job has a log for {kind}: {reason}")));
+    }
+    if job.image.is_some() && !kind.needs_disk() {
+        return Err(InitError::Job(format!("the job has an image of a used filesystem for {kind}")));
     }
     Ok(job)
 }
@@ -84,18 +86,6 @@ fn module_parameters(cmdline: &str, file: &str) -> String {
     ours.collect::<Vec<_>>().join(" ")
 }
 
-/// Waits until `device` is there.
-pub(crate) fn wait_for_disk(device: &'static str) -> Result<(), InitError> {
-    let start = Instant::now();
-    while !Path::new(device).exists() {
-        if start.elapsed() > DISK_DEADLINE {
-            return Err(InitError::NoDisk { device, seconds: DISK_DEADLINE.as_secs() });
-        }
-        std::thread::sleep(DISK_POLL);
-    }
-    Ok(())
-}
-
 /// Keeps this process, and those it starts, on `cpu`.
 pub(crate) fn pin(cpu: usize) -> Result<(), InitError> {
     if cpu >= CpuSet::MAX_CPU {
@@ -125,6 +115,16 @@ mod tests {
             ("{}".to_owned(), "the job has version none, this init needs 3"),
             (job(JOB_VERSION, "none", "xfs"), "xfs needs a disk and the job has none"),
             (job(JOB_VERSION, "floppy", "xfs"), "/kdelta/job.json: unknown variant `floppy`"),
+            (
+                job(JOB_VERSION, "ram", "btrfs")
+                    .replace("\"mount\":[]", r#""mount":[],"log":{"bytes":1,"mkfs":[]}"#),
+                "the job has a log for btrfs: btrfs has no journal",
+            ),
+            (
+                job(JOB_VERSION, "none", "tmpfs")
+                    .replace("\"scenarios\"", r#""image":"restore","scenarios""#),
+                "the job has an image of a used filesystem for tmpfs",
+            ),
         ] {
             let error = parse_job(&text).expect_err("refused").to_string();
             assert!(error.starts_with(reason), "{error}");

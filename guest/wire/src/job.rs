@@ -38,6 +38,9 @@ pub struct Job {
     pub disk: DiskKind,
     /// Filesystem made afresh for every round.
     pub filesystem: FilesystemJob,
+    /// What the image of a used filesystem is for, in the memory window that the host attached.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub image: Option<ImageUse>,
     /// What to run, in this order.
     pub scenarios: Vec<ScenarioJob>,
     /// Set when the workloads are on trial and not the kernel.
@@ -52,6 +55,20 @@ pub struct Job {
 pub struct Trial {
     /// Guest seconds after which a round is killed: a lie told to it may let it wait forever.
     pub round_seconds: u64,
+}
+
+/// What a boot does with the image of a used filesystem.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub enum ImageUse {
+    /// Makes it: one filesystem for all rounds of all scenarios, each in a folder of its own, kept
+    /// as it is after the last.
+    Save {
+        /// Removes every n-th file before it is kept.
+        remove_every: Option<u32>,
+    },
+    /// Puts it on the disk before every round, instead of mkfs.
+    Restore,
 }
 
 /// One kernel module.
@@ -81,26 +98,18 @@ pub enum Clock {
 pub enum DiskKind {
     /// No block device.
     None,
-    /// brd, `/dev/ram0`.
+    /// brd: `/dev/ram0`, and `/dev/ram1` for an external log.
     Ram,
-    /// NVMe namespace 1, `/dev/nvme0n1`.
+    /// NVMe, each disk a controller of its own, found by serial number.
     Nvme,
-    /// virtio-blk, `/dev/vda`.
+    /// virtio-blk, found by serial number.
     VirtioBlk,
 }
 
-impl DiskKind {
-    /// Device node in the guest, if there is one.
-    #[must_use]
-    pub fn device(self) -> Option<&'static str> {
-        match self {
-            Self::None => None,
-            Self::Ram => Some("/dev/ram0"),
-            Self::Nvme => Some("/dev/nvme0n1"),
-            Self::VirtioBlk => Some("/dev/vda"),
-        }
-    }
-}
+/// Serial number of the disk under test, by which the guest finds it.
+pub const DISK_SERIAL: &str = "kdelta";
+/// Serial number of the disk for an external log.
+pub const LOG_SERIAL: &str = "kdelta-log";
 
 /// Which filesystem is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -143,6 +152,16 @@ impl FilesystemKind {
         self != Self::Tmpfs
     }
 
+    /// Why its log cannot lie on a disk of its own; `None` when it can.
+    #[must_use]
+    pub fn refuses_log(self) -> Option<&'static str> {
+        match self {
+            Self::Xfs | Self::Ext4 => None,
+            Self::Tmpfs => Some("tmpfs keeps nothing and has no log"),
+            Self::Btrfs => Some("btrfs has no journal, and its log trees lie among its other trees"),
+        }
+    }
+
     /// Path of its mkfs program inside the guest, if it has one.
     #[must_use]
     pub fn mkfs(self) -> Option<&'static str> {
@@ -171,6 +190,20 @@ pub struct FilesystemJob {
     pub mkfs: Vec<String>,
     /// Mount options, as after `mount -o`, without commas.
     pub mount: Vec<String>,
+    /// Log or journal on a second disk of the same kind.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub log: Option<LogJob>,
+}
+
+/// A log on a disk of its own. Device names are the guest's to add.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LogJob {
+    /// Its size.
+    pub bytes: u64,
+    /// Arguments of the mkfs that makes the log before the filesystem; empty where the filesystem's
+    /// own mkfs does (XFS).
+    pub mkfs: Vec<String>,
 }
 
 /// One workload with its parameter values.

@@ -31,12 +31,14 @@ fn explained(error: &anyhow::Error) -> (String, Exit) {
     if config.is_some() {
         return (text, Exit::Usage);
     }
+    let of = |owner: Owner| match owner {
+        Owner::User => Exit::Usage,
+        Owner::Kernel => Exit::Kernel,
+        Owner::Host => Exit::Host,
+    };
     let exit = match run {
-        Some(RunError::Kernel(error)) => match error.owner() {
-            Owner::User => Exit::Usage,
-            Owner::Kernel => Exit::Kernel,
-            Owner::Host => Exit::Host,
-        },
+        Some(RunError::Kernel(error)) => of(error.owner()),
+        Some(RunError::Aged(error)) => of(error.owner()),
         Some(RunError::Changed { .. } | RunError::NoKvm(_)) => Exit::Usage,
         // Only the file system is no choice of the user's.
         Some(RunError::Journal(error)) if !matches!(error, JournalError::File { .. }) => Exit::Usage,

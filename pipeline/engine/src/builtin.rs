@@ -16,6 +16,9 @@ pub const FRAGMENTS: &[(&str, &str)] = &[
     ("disk-ram", include_str!("../../../configs/kernel/disk-ram.config")),
     ("disk-nvme", include_str!("../../../configs/kernel/disk-nvme.config")),
     ("disk-virtio-blk", include_str!("../../../configs/kernel/disk-virtio-blk.config")),
+    ("lsm-smack", include_str!("../../../configs/kernel/lsm-smack.config")),
+    ("lsm-selinux", include_str!("../../../configs/kernel/lsm-selinux.config")),
+    ("preempt-dynamic", include_str!("../../../configs/kernel/preempt-dynamic.config")),
 ];
 
 /// Guest shapes, by name.

@@ -18,6 +18,7 @@ pub fn list(record: &RunRecord) -> Vec<String> {
     caveats.extend(mode(record));
     caveats.extend(kernels(record));
     caveats.extend(sample(record));
+    caveats.extend(aged(record));
     caveats.extend(scope(record));
     caveats
 }
@@ -155,6 +156,21 @@ fn sample(record: &RunRecord) -> Vec<String> {
         caveats.push(format!("{seeds} seeds: exact for these, but too few for a test where seeds differ."));
     }
     caveats
+}
+
+/// What is said of a used filesystem holds for that one.
+fn aged(record: &RunRecord) -> Vec<String> {
+    let images: BTreeSet<&str> =
+        record.arms.iter().filter_map(|arm| arm.aged.as_ref()).map(|image| image.digest.short()).collect();
+    if images.is_empty() {
+        return Vec::new();
+    }
+    let digests: Vec<&str> = images.into_iter().collect();
+    vec![format!(
+        "Rounds start from a used filesystem (image {}): nothing is said of ones that were used otherwise or \
+         for longer.",
+        digests.join(", ")
+    )]
 }
 
 fn scope(record: &RunRecord) -> Vec<String> {

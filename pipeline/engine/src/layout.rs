@@ -23,7 +23,8 @@ impl Cache {
     /// # Errors
     /// When the folders cannot be created.
     pub fn open(root: &Utf8Path) -> io::Result<Self> {
-        for folder in ["downloads", "apt", "trees", "objects", "kernels", "userland", "images", "tmp"] {
+        for folder in ["downloads", "apt", "trees", "objects", "kernels", "userland", "images", "aged", "tmp"]
+        {
             fs::create_dir_all(root.join(folder))?;
         }
         Ok(Self { root: root.canonicalize_utf8()? })
@@ -75,6 +76,12 @@ impl Cache {
     #[must_use]
     pub fn images(&self) -> Utf8PathBuf {
         self.root.join("images")
+    }
+
+    /// Images of used filesystems, by fingerprint.
+    #[must_use]
+    pub fn aged(&self) -> Utf8PathBuf {
+        self.root.join("aged")
     }
 
     /// A fresh folder on the same filesystem as the rest, removed on drop unless published.

@@ -5,6 +5,7 @@
 //! judges, `run` ties it together and `journal` keeps it. The engine prints nothing: it emits
 //! [`Event`]s. Read [`run`] first.
 
+pub mod aged;
 pub mod archive;
 pub mod builtin;
 pub mod cancel;

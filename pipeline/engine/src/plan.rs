@@ -4,8 +4,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use kdelta_model::{
-    Arm, ArmSettings, BootPurpose, ConfigBase, Disk, Experiment, Filesystem, FilesystemSettings, GuestShape,
-    KernelRequest, MeasureMode, Pair, Plan, PlannedBoot, Scenario, Size, WorkloadSettings,
+    AgedSettings, Aging, Arm, ArmSettings, BootPurpose, ConfigBase, Experiment, ExternalLog, Filesystem,
+    FilesystemSettings, GuestShape, KernelRequest, MeasureMode, Pair, Plan, PlannedBoot, Scenario, Size,
+    WorkloadSettings,
 };
 use kdelta_wire::{DiskKind, FilesystemKind, Parameters};
 use kdelta_workloads::Selection;
@@ -48,6 +49,11 @@ const LEAST_DISK: Size = Size::from_mib(16);
 const MOST_DISK: Size = Size::from_mib(16 << 20);
 /// A week.
 const LONGEST_DEADLINE_SECONDS: u64 = 7 * 24 * 3600;
+/// UUID of a filesystem whose image is kept, so that it does not depend on who makes it.
+const AGED_UUID: &str = "6b64656c-7461-4000-8000-000000000001";
+/// Block size of an ext4 filesystem with a journal of its own, which must have the same; mke2fs
+/// would choose each by the size of its disk.
+const EXT4_BLOCK: &str = "4096";
 /// A guest that computes for ten minutes without reaching its next stage hangs.
 const STAGE_DEADLINE_SECONDS: u64 = 600;
 
@@ -199,7 +205,7 @@ impl Planner<'_> {
         for (place, _, settings) in settings {
             let filesystem = filesystem(place, settings)?;
             names.insert(filesystem.kind.name().to_owned());
-            match self.shape(place, settings, filesystem.kind)?.disk.kind {
+            match self.shape(place, settings, &filesystem)?.disk.kind {
                 DiskKind::None => {}
                 DiskKind::Ram => drop(names.insert("disk-ram".to_owned())),
                 DiskKind::Nvme => drop(names.insert("disk-nvme".to_owned())),
@@ -216,7 +222,7 @@ impl Planner<'_> {
         }
         for (place, _, settings) in settings {
             let filesystem = filesystem(place, settings)?;
-            if self.shape(place, settings, filesystem.kind)?.disk.is_served_by_host() {
+            if self.shape(place, settings, &filesystem)?.disk.is_served_by_host() {
                 return Ok(SERVED_WARMUP);
             }
         }
@@ -227,8 +233,9 @@ impl Planner<'_> {
         &self,
         place: &str,
         settings: &ArmSettings,
-        kind: FilesystemKind,
+        filesystem: &Filesystem,
     ) -> Result<GuestShape, ConfigError> {
+        let kind = filesystem.kind;
         let default = if kind.needs_disk() { "ram" } else { "tmpfs" };
         let name = self.loaded.experiment.guest.as_deref().unwrap_or(default);
         let mut shape = builtin::guest(name, &self.loaded.folder)
@@ -237,7 +244,7 @@ impl Planner<'_> {
         shape.cpus = settings.cpus.unwrap_or(shape.cpus);
         shape.disk = settings.disk.clone().unwrap_or(shape.disk);
         shape.cmdline.extend(settings.cmdline.iter().cloned());
-        check_shape(place, &shape, kind)?;
+        check_shape(place, &shape, filesystem)?;
         Ok(shape)
     }
 
@@ -256,11 +263,13 @@ impl Planner<'_> {
             return Err(ConfigError::invalid(place, format!("two arms are called {name:?}")));
         }
         let filesystem = filesystem(place, settings)?;
-        let guest = self.shape(place, settings, filesystem.kind)?;
+        let guest = self.shape(place, settings, &filesystem)?;
+        let aged = settings.filesystem.as_ref().and_then(|filesystem| filesystem.aged.as_ref());
+        let aged = aged.map(|aged| aging(place, aged, filesystem.kind)).transpose()?;
         let workloads = &self.loaded.experiment.workloads;
         let scenarios = scenarios(workloads, settings, filesystem.kind, self.warmup)?;
         let kernel = self.kernel(place, settings, fragments)?;
-        self.arms.push(Arm { name, levels, kernel, guest, filesystem, scenarios, placebo_of: None });
+        self.arms.push(Arm { name, levels, kernel, guest, filesystem, aged, scenarios, placebo_of: None });
         Ok(())
     }
 
@@ -338,16 +347,23 @@ fn is_name(text: &str) -> bool {
 }
 
 pub(crate) fn filesystem(place: &str, settings: &ArmSettings) -> Result<Filesystem, ConfigError> {
-    let FilesystemSettings { kind, mkfs, mount } = settings.filesystem.clone().ok_or_else(|| {
-        ConfigError::invalid(
-            format!("{place}.filesystem"),
-            "no filesystem; give one under settings, such as filesystem: {type: xfs}",
-        )
-    })?;
+    let FilesystemSettings { kind, mkfs, mount, log, aged } =
+        settings.filesystem.clone().ok_or_else(|| {
+            ConfigError::invalid(
+                format!("{place}.filesystem"),
+                "no filesystem; give one under settings, such as filesystem: {type: xfs}",
+            )
+        })?;
     if kind == FilesystemKind::Tmpfs && !mkfs.is_empty() {
         return Err(ConfigError::invalid(
             format!("{place}.filesystem.mkfs"),
             "tmpfs has no mkfs; use mount options",
+        ));
+    }
+    if log.is_some() && aged.is_some() {
+        return Err(ConfigError::invalid(
+            format!("{place}.filesystem.aged"),
+            "the image of a used filesystem holds its log; leave out `log`, or `aged`",
         ));
     }
     // Every round makes the filesystem anew, over the one of the round before.
@@ -357,11 +373,103 @@ pub(crate) fn filesystem(place: &str, settings: &ArmSettings) -> Result<Filesyst
         FilesystemKind::Ext4 => Some("-F"),
     };
     let force = force.filter(|flag| !mkfs.iter().any(|word| word == flag)).map(str::to_owned);
-    Ok(Filesystem { kind, mkfs: force.into_iter().chain(mkfs).collect(), mount })
+    let mut mkfs: Vec<String> = force.into_iter().chain(mkfs).collect();
+    if aged.is_some() {
+        fix_uuid(kind, &mut mkfs);
+    }
+    let log = log.map(|size| external_log(place, kind, size, &mut mkfs)).transpose()?;
+    Ok(Filesystem { kind, mkfs, mount, log })
 }
 
-pub(crate) fn check_shape(place: &str, shape: &GuestShape, kind: FilesystemKind) -> Result<(), ConfigError> {
-    let Disk { kind: disk, .. } = shape.disk;
+/// Gives the filesystem the same UUID each time, unless the experiment says one.
+fn fix_uuid(kind: FilesystemKind, mkfs: &mut Vec<String>) {
+    let (flag, value) = match kind {
+        FilesystemKind::Tmpfs => return,
+        FilesystemKind::Xfs => ("-m", format!("uuid={AGED_UUID}")),
+        FilesystemKind::Ext4 | FilesystemKind::Btrfs => ("-U", AGED_UUID.to_owned()),
+    };
+    let given = match kind {
+        FilesystemKind::Xfs => mkfs.iter().any(|word| word.contains("uuid=")),
+        _ => has_flag(mkfs, flag),
+    };
+    if !given {
+        mkfs.extend([flag.to_owned(), value]);
+    }
+}
+
+/// Whether `flag` is among the arguments, with its value in the next word or in the same.
+fn has_flag(arguments: &[String], flag: &str) -> bool {
+    arguments.iter().any(|word| word.starts_with(flag))
+}
+
+/// A log of `size` on a disk of its own; the guest adds the names of the disks.
+fn external_log(
+    place: &str,
+    kind: FilesystemKind,
+    size: Size,
+    mkfs: &mut Vec<String>,
+) -> Result<ExternalLog, ConfigError> {
+    let refuse = |message: String| ConfigError::invalid(format!("{place}.filesystem.log"), message);
+    if let Some(reason) = kind.refuses_log() {
+        return Err(refuse(format!("{reason}; xfs and ext4 can have a log on a disk of its own")));
+    }
+    if !size.bytes().is_multiple_of(4096) {
+        return Err(refuse(format!("{size}; it must be a multiple of 4KiB")));
+    }
+    let twice = |what: &str| refuse(format!("mkfs is told where the log is already: {what}"));
+    if kind == FilesystemKind::Xfs {
+        if let Some(word) = mkfs.iter().find(|word| word.contains("logdev=") || word.contains("internal")) {
+            return Err(twice(word));
+        }
+        return Ok(ExternalLog { bytes: size.bytes(), mkfs: Vec::new() });
+    }
+    if has_flag(mkfs, "-J") {
+        return Err(twice("-J"));
+    }
+    if !has_flag(mkfs, "-b") {
+        mkfs.extend(["-b".to_owned(), EXT4_BLOCK.to_owned()]);
+    }
+    // The journal needs the block size of the filesystem, and nothing else of it.
+    let at = mkfs.iter().position(|word| word.starts_with("-b")).unwrap_or_default();
+    let words = if mkfs[at] == "-b" { 2 } else { 1 };
+    let block = mkfs.iter().skip(at).take(words).cloned();
+    let own = ["-F".to_owned()].into_iter().chain(block);
+    let journal = own.chain(["-O", "journal_dev"].map(str::to_owned)).collect();
+    Ok(ExternalLog { bytes: size.bytes(), mkfs: journal })
+}
+
+/// How a filesystem is used before it is measured.
+fn aging(place: &str, settings: &AgedSettings, kind: FilesystemKind) -> Result<Aging, ConfigError> {
+    let place = format!("{place}.filesystem.aged");
+    if !kind.needs_disk() {
+        let message = format!("{kind} has no disk whose state could be kept; use xfs, ext4 or btrfs");
+        return Err(ConfigError::invalid(place, message));
+    }
+    if let Some(every @ 0..=1) = settings.remove_every {
+        let message = format!("{every}; 2 removes half of the files, and nothing is left of fewer");
+        return Err(ConfigError::invalid(format!("{place}.remove_every"), message));
+    }
+    let mut workload = WorkloadSettings::new(&settings.workload);
+    workload.preset.clone_from(&settings.preset);
+    workload.parameters.clone_from(&settings.parameters);
+    workload.rounds = settings.rounds;
+    workload.warmup = Some(0);
+    // The parameters of the arm are those of what is measured.
+    let scenarios = scenarios(&[workload], &ArmSettings::default(), kind, 0).map_err(|error| match error {
+        ConfigError::Invalid { place: inner, message } => {
+            ConfigError::Invalid { place: inner.replacen("workloads[0]", &place, 1), message }
+        }
+        error => error,
+    })?;
+    Ok(Aging { scenarios, remove_every: settings.remove_every, seed: settings.seed })
+}
+
+pub(crate) fn check_shape(
+    place: &str,
+    shape: &GuestShape,
+    filesystem: &Filesystem,
+) -> Result<(), ConfigError> {
+    let (kind, disk) = (filesystem.kind, shape.disk.kind);
     if kind.needs_disk() && disk == DiskKind::None {
         return Err(ConfigError::invalid(
             format!("{place}.disk"),
@@ -387,11 +495,23 @@ pub(crate) fn check_shape(place: &str, shape: &GuestShape, kind: FilesystemKind)
         ));
     }
     if let (DiskKind::Ram, Some(size)) = (disk, shape.disk.capacity()) {
+        let log = filesystem.log.as_ref().map_or(0, |log| log.bytes);
+        if log > size.bytes() {
+            let message = "all RAM disks have one size, so the log is at most as large as the disk";
+            return Err(ConfigError::invalid(
+                format!("{place}.filesystem.log"),
+                format!("{message}: {size}"),
+            ));
+        }
         // A full RAM disk and the page cache of what lies on it must both fit.
-        if size.bytes() * 2 > shape.memory.bytes() {
+        if size.bytes().saturating_add(log).saturating_mul(2) > shape.memory.bytes() {
+            let log = if log > 0 { format!(" with a log of {} MiB", log >> 20) } else { String::new() };
             return Err(ConfigError::invalid(
                 format!("{place}.disk"),
-                format!("a RAM disk of {size} needs twice that in guest memory, which is {}", shape.memory),
+                format!(
+                    "a RAM disk of {size}{log} needs twice that in guest memory, which is {}",
+                    shape.memory
+                ),
             ));
         }
     }

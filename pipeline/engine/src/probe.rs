@@ -62,7 +62,8 @@ pub fn kvm(
         .scratch()
         .map_err(|source| ProbeError::Folder { path: ctx.cache.root().to_string(), source })?;
     let initramfs = scratch.path().join("initramfs");
-    let filesystem = Filesystem { kind: FilesystemKind::Tmpfs, mkfs: Vec::new(), mount: Vec::new() };
+    let filesystem =
+        Filesystem { kind: FilesystemKind::Tmpfs, mkfs: Vec::new(), mount: Vec::new(), log: None };
     let job = Job {
         version: JOB_VERSION,
         clock: Clock::Nanoseconds,
@@ -72,6 +73,7 @@ pub fn kvm(
         modules: kernel::module_jobs(&kernel.modules),
         disk: DiskKind::None,
         filesystem: filesystem.clone(),
+        image: None,
         scenarios: Vec::new(),
         trial: None,
     };
@@ -82,6 +84,7 @@ pub fn kvm(
         kernel: 0,
         guest: builtin::guest("tmpfs", Utf8Path::new("."))?,
         filesystem,
+        aged: None,
         scenarios: Vec::new(),
         placebo_of: None,
     };
@@ -95,6 +98,7 @@ pub fn kvm(
         folder: scratch.path(),
         deadlines: Deadlines { boot: DEADLINE, stage: DEADLINE, wall_factor: 1 },
         pins: &[],
+        window: None,
     };
     ctx.stage("kvm probe", "a guest must boot under KVM", || {
         let result = guest.boot(&spec, ctx.cancel, &|_| {})?;

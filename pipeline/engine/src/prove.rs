@@ -211,16 +211,18 @@ fn arm(kind: FilesystemKind, disk: DiskKind) -> Result<Arm, ConfigError> {
     let guest =
         builtin::guest(shape, Utf8Path::new(".")).map_err(|error| ConfigError::invalid("guest", error))?;
     let settings = ArmSettings {
-        filesystem: Some(FilesystemSettings { kind, mkfs: Vec::new(), mount: Vec::new() }),
+        filesystem: Some(FilesystemSettings::new(kind)),
         ..ArmSettings::default()
     };
-    plan::check_shape("disk", &guest, kind)?;
+    let filesystem = plan::filesystem("filesystem", &settings)?;
+    plan::check_shape("disk", &guest, &filesystem)?;
     Ok(Arm {
         name: kind.name().to_owned(),
         levels: std::collections::BTreeMap::new(),
         kernel: 0,
         guest,
-        filesystem: plan::filesystem("filesystem", &settings)?,
+        filesystem,
+        aged: None,
         scenarios: Vec::new(),
         placebo_of: None,
     })
@@ -323,6 +325,7 @@ fn boot(
         modules: kernel::module_jobs(&kernel.modules),
         disk: arm.guest.disk.kind,
         filesystem: arm.filesystem.clone(),
+        image: None,
         scenarios: arm.scenarios.clone(),
         trial: Some(kdelta_wire::Trial { round_seconds: ROUND_SECONDS }),
     };
@@ -336,6 +339,7 @@ fn boot(
         seed: SEED,
         folder: scratch.path(),
         deadlines: Deadlines::default(),
+        window: None,
         pins: &[],
     };
     guest.boot(&spec, ctx.cancel, on_stage).map_err(|error| match error {

@@ -9,11 +9,12 @@ use std::time::{Duration, Instant};
 use camino::{Utf8Path, Utf8PathBuf};
 use jiff::Timestamp;
 use kdelta_model::{
-    Arm, ArmRecord, BootPurpose, BootRecord, ConfigDifference, ExperimentRecord, MeasureChoice, MeasureMode,
-    MeasureRecord, Outcome, Plan, PlannedBoot, RECORD_VERSION, RunRecord,
+    AgedRecord, Arm, ArmRecord, BootPurpose, BootRecord, ConfigDifference, ExperimentRecord, MeasureChoice,
+    MeasureMode, MeasureRecord, Outcome, Plan, PlannedBoot, RECORD_VERSION, RunRecord,
 };
-use kdelta_wire::{DiskKind, FilesystemKind, JOB_VERSION, Job};
+use kdelta_wire::{DiskKind, FilesystemKind, ImageUse, JOB_VERSION, Job};
 
+use crate::aged::{self, AgedError, AgedImage};
 use crate::compare;
 use crate::config::{ConfigError, LoadedExperiment};
 use crate::host;
@@ -25,7 +26,7 @@ use crate::plan;
 use crate::probe::{self, ProbeError};
 use crate::process::ProcessError;
 use crate::shell;
-use crate::vm::{self, BootSpec, Deadlines, Guest, Qemu, QemuMissing};
+use crate::vm::{self, BootSpec, Deadlines, Guest, Qemu, QemuMissing, Window};
 
 /// Guest time that a boot idles before the first round: the kernel's own background work of the
 /// first seconds (crypto self-tests, RCU, deferred probes) ends in it. Free under icount.
@@ -72,6 +73,9 @@ pub enum RunError {
     /// The initramfs could not be made.
     #[error(transparent)]
     Image(#[from] ImageError),
+    /// A used filesystem could not be made.
+    #[error(transparent)]
+    Aged(Box<AgedError>),
     /// The KVM probe could not be made.
     #[error(transparent)]
     Probe(#[from] ProbeError),
@@ -122,6 +126,12 @@ impl From<KernelError> for RunError {
     }
 }
 
+impl From<AgedError> for RunError {
+    fn from(error: AgedError) -> Self {
+        Self::Aged(Box::new(error))
+    }
+}
+
 impl From<ProcessError> for RunError {
     fn from(error: ProcessError) -> Self {
         match error {
@@ -153,7 +163,8 @@ fn start_unguarded(ctx: &Context, request: &RunRequest) -> Result<RunRecord, Run
     let qemu = Qemu::find(ctx.cancel)?;
     let started = Timestamp::now();
     let (measure, plan) = decide(ctx, request, &qemu)?;
-    let made = Made::new(ctx, &plan, request.init, &request.experiment.folder, request.refresh)?;
+    let mut made = Made::new(ctx, &plan, request.init, &request.experiment.folder, request.refresh)?;
+    made.aged = aged::make_all(ctx, &qemu, &plan, &made.kernels, &made.images)?;
     let session = session(request, &plan, measure, &made, started);
     let folder = RunFolder::create(request.folder, &session)?;
     boot_and_judge(ctx, &qemu, &folder, session, Vec::new(), &made)
@@ -171,16 +182,25 @@ fn resume_unguarded(ctx: &Context, folder: &Utf8Path, init: &Utf8Path) -> Result
     let (folder, session, boots) = RunFolder::reopen(folder)?;
     let qemu = Qemu::find(ctx.cancel)?;
     unchanged("QEMU", &session.measure.qemu, &qemu.version)?;
-    let made = Made::new(ctx, &session.plan, init, Utf8Path::new("/"), false)?;
+    let mut made = Made::new(ctx, &session.plan, init, Utf8Path::new("/"), false)?;
     for (before, now) in session.kernels.iter().zip(&made.kernels) {
         let what = format!("kernel {}", before.source);
         unchanged(&what, before.image_digest.short(), now.identity.image_digest.short())?;
     }
-    for (before, arm) in session.arms.iter().zip(&session.plan.arms) {
-        let now = arm_record(&session.plan, arm, &made);
+    for (index, (before, arm)) in session.arms.iter().zip(&session.plan.arms).enumerate() {
+        let now = arm_record(&session.plan, index, &made);
         unchanged("guest init", before.init_digest.short(), now.init_digest.short())?;
         let what = format!("initramfs of {}", arm.name);
         unchanged(&what, before.initramfs_digest.short(), now.initramfs_digest.short())?;
+    }
+    // Last, as one that is no longer in the cache takes a boot to make.
+    made.aged = aged::make_all(ctx, &qemu, &session.plan, &made.kernels, &made.images)?;
+    let short = |record: Option<&AgedRecord>| {
+        record.map_or_else(|| "none".to_owned(), |record| record.digest.short().to_owned())
+    };
+    for ((before, arm), now) in session.arms.iter().zip(&session.plan.arms).zip(&made.aged) {
+        let what = format!("aged filesystem of {}", arm.name);
+        unchanged(&what, &short(before.aged.as_ref()), &short(now.as_ref().map(|image| &image.record)))?;
     }
     boot_and_judge(ctx, &qemu, &folder, session, boots, &made)
 }
@@ -254,6 +274,8 @@ fn probe(
 struct Made {
     kernels: Vec<Kernel>,
     images: Vec<GuestImage>,
+    /// For each arm; shorter before [`aged::make_all`].
+    aged: Vec<Option<AgedImage>>,
 }
 
 impl Made {
@@ -275,7 +297,7 @@ impl Made {
             kernels.push(kernel);
             images.push(image);
         }
-        Ok(Self { kernels, images })
+        Ok(Self { kernels, images, aged: Vec::new() })
     }
 
     fn one(
@@ -323,7 +345,7 @@ pub(crate) fn wanted_modules(arms: &[&Arm]) -> Vec<String> {
 }
 
 /// What the init of `arm` is told.
-fn job(arm: &Arm, seed: u64, mode: MeasureMode, kernel: &Kernel) -> Job {
+pub(crate) fn job(arm: &Arm, seed: u64, mode: MeasureMode, kernel: &Kernel) -> Job {
     let settle = if mode == MeasureMode::Instructions { SETTLE_INSTRUCTIONS_US } else { SETTLE_WALL_US };
     Job {
         version: JOB_VERSION,
@@ -334,6 +356,7 @@ fn job(arm: &Arm, seed: u64, mode: MeasureMode, kernel: &Kernel) -> Job {
         modules: kernel::module_jobs(&kernel.modules),
         disk: arm.guest.disk.kind,
         filesystem: arm.filesystem.clone(),
+        image: arm.aged.as_ref().map(|_| ImageUse::Restore),
         scenarios: arm.scenarios.clone(),
         trial: None,
     }
@@ -364,7 +387,7 @@ fn session(
         plan_digest: digest,
         kernels: made.kernels.iter().map(|kernel| kernel.identity.clone()).collect(),
         config_differences: config_differences(plan, &made.kernels),
-        arms: plan.arms.iter().map(|arm| arm_record(plan, arm, made)).collect(),
+        arms: (0..plan.arms.len()).map(|arm| arm_record(plan, arm, made)).collect(),
         plan: plan.clone(),
         boots: Vec::new(),
         comparisons: Vec::new(),
@@ -374,8 +397,10 @@ fn session(
     }
 }
 
-fn arm_record(plan: &Plan, arm: &Arm, made: &Made) -> ArmRecord {
+fn arm_record(plan: &Plan, index: usize, made: &Made) -> ArmRecord {
+    let arm = &plan.arms[index];
     let (kernel, image) = (&made.kernels[arm.kernel], &made.images[arm.kernel]);
+    let aged = made.aged.get(index).and_then(Option::as_ref);
     let spec = BootSpec {
         arm,
         kernel: Utf8Path::new("KERNEL"),
@@ -386,6 +411,7 @@ fn arm_record(plan: &Plan, arm: &Arm, made: &Made) -> ArmRecord {
         folder: Utf8Path::new("BOOT"),
         deadlines: Deadlines::default(),
         pins: &[],
+        window: aged.map(|aged| Window { path: Utf8Path::new("AGED"), ..aged.window() }),
     };
     ArmRecord {
         cmdline: vm::cmdline(&spec),
@@ -393,6 +419,7 @@ fn arm_record(plan: &Plan, arm: &Arm, made: &Made) -> ArmRecord {
         init_digest: image.init_digest.clone(),
         userland: image.userland.clone(),
         qemu_arguments: vm::arguments(&spec),
+        aged: aged.map(|aged| aged.record.clone()),
     }
 }
 
@@ -625,6 +652,7 @@ impl<'a> Runner<'a> {
             folder: &folder,
             deadlines: Deadlines { stage, ..Deadlines::default() },
             pins: &pins,
+            window: self.made.aged.get(planned.arm).and_then(Option::as_ref).map(AgedImage::window),
         };
         let label = format!("{}, seed {}", arm.name, planned.seed);
         let on_stage = |stage: &str| {

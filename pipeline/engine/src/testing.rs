@@ -258,6 +258,7 @@ pub(crate) fn record(yaml: &str, mode: MeasureMode) -> RunRecord {
             Some(_) => vec!["xfsprogs 6.13.0-2".to_owned()],
         },
         qemu_arguments: vm::arguments(&spec(arm, mode)),
+        aged: None,
     };
     RunRecord {
         version: RECORD_VERSION,
@@ -313,6 +314,7 @@ fn spec(arm: &Arm, mode: MeasureMode) -> BootSpec<'_> {
         folder: Utf8Path::new("BOOT"),
         deadlines: Deadlines::default(),
         pins: &[],
+        window: None,
     }
 }
 

@@ -11,7 +11,9 @@ use std::time::{Duration, Instant};
 
 use camino::{Utf8Path, Utf8PathBuf};
 use kdelta_model::{Arm, MeasureMode, Outcome, ScenarioSetup};
-use kdelta_wire::{Decoder, DiskKind, Frame, Hello, RESULT_PORT, Round, RoundFailed};
+use kdelta_wire::{
+    DISK_SERIAL, Decoder, DiskKind, Frame, Hello, LOG_SERIAL, RESULT_PORT, Round, RoundFailed,
+};
 
 use crate::cancel::Cancel;
 use crate::console::{self, Console};
@@ -66,6 +68,20 @@ pub struct BootSpec<'a> {
     pub deadlines: Deadlines,
     /// Host CPUs to run on; any when empty.
     pub pins: &'a [usize],
+    /// Memory of the host that the guest sees as a PCI device.
+    pub window: Option<Window<'a>>,
+}
+
+/// A file that the guest sees as the memory of a PCI device: no interrupt and no thread of the host
+/// comes between, so that reading it leaves instruction counts exact.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Window<'a> {
+    /// The file.
+    pub path: &'a Utf8Path,
+    /// Its size: a power of two, as PCI wants it.
+    pub bytes: u64,
+    /// Whether what the guest writes goes into the file.
+    pub writable: bool,
 }
 
 /// Host CPU time that QEMU may use without the guest reaching the next stage. CPU time, because a
@@ -163,7 +179,8 @@ pub fn cmdline(spec: &BootSpec) -> String {
         }
     }
     if let (DiskKind::Ram, Some(size)) = (spec.arm.guest.disk.kind, spec.arm.guest.disk.capacity()) {
-        words.push(format!("brd.rd_nr=1 brd.rd_size={}", size.kib()));
+        let disks = if spec.arm.filesystem.log.is_some() { 2 } else { 1 };
+        words.push(format!("brd.rd_nr={disks} brd.rd_size={}", size.kib()));
     }
     words.extend(spec.arm.guest.cmdline.iter().cloned());
     words.join(" ")
@@ -208,21 +225,54 @@ pub fn arguments(spec: &BootSpec) -> Vec<String> {
     let kick = if spec.mode == MeasureMode::Instructions { ",ioeventfd=off" } else { "" };
     add(&["-device", &format!("virtio-serial-pci,id=ports,max_ports=2{kick}")]);
     add(&["-device", &format!("virtserialport,bus=ports.0,chardev=results,name={RESULT_PORT}")]);
-    let front = match guest.disk.kind {
-        DiskKind::None | DiskKind::Ram => return list,
-        DiskKind::Nvme => "nvme,drive=disk,serial=kdelta".to_owned(),
-        DiskKind::VirtioBlk => format!("virtio-blk-pci,drive=disk,serial=kdelta{kick}"),
-    };
+    if let Some(Window { path, bytes, writable }) = spec.window {
+        let access = if writable { "" } else { ",readonly=on" };
+        let path = escaped(path);
+        add(&[
+            "-object",
+            &format!("memory-backend-file,id=window,share=on{access},size={bytes},mem-path={path}"),
+        ]);
+        add(&["-device", "ivshmem-plain,memdev=window"]);
+    }
     let (cache, aio) = (guest.disk.cache.name(), guest.disk.aio.name());
-    add(&["-drive", &format!("if=none,id=disk,format=raw,cache={cache},aio={aio},file={}", file(DISK))]);
-    add(&["-device", &front]);
+    for disk in backed_disks(spec.arm) {
+        let BackedDisk { id, serial, file: name, .. } = disk;
+        let front = match guest.disk.kind {
+            DiskKind::Nvme => format!("nvme,drive={id},serial={serial}"),
+            _ => format!("virtio-blk-pci,drive={id},serial={serial}{kick}"),
+        };
+        let path = file(name);
+        add(&["-drive", &format!("if=none,id={id},format=raw,cache={cache},aio={aio},file={path}")]);
+        add(&["-device", &front]);
+    }
     list
+}
+
+/// A disk that is a file on the host.
+struct BackedDisk {
+    id: &'static str,
+    serial: &'static str,
+    file: &'static str,
+    bytes: u64,
+}
+
+/// The disks of `arm` that are files on the host, that of an external log last.
+fn backed_disks(arm: &Arm) -> Vec<BackedDisk> {
+    let (DiskKind::Nvme | DiskKind::VirtioBlk, Some(size)) = (arm.guest.disk.kind, arm.guest.disk.capacity())
+    else {
+        return Vec::new();
+    };
+    let test = BackedDisk { id: "disk", serial: DISK_SERIAL, file: DISK, bytes: size.bytes() };
+    let log = arm.filesystem.log.as_ref();
+    let log = log.map(|log| BackedDisk { id: "log", serial: LOG_SERIAL, file: LOG_DISK, bytes: log.bytes });
+    [test].into_iter().chain(log).collect()
 }
 
 const CONSOLE: &str = "console.log";
 const RESULTS: &str = "results.bin";
 const FALLBACK: &str = "results-serial.bin";
 const DISK: &str = "disk.raw";
+const LOG_DISK: &str = "log.raw";
 
 /// QEMU splits option values at commas; a doubled comma stands for one.
 fn escaped(path: &Utf8Path) -> String {
@@ -250,7 +300,9 @@ impl Guest for Qemu {
             Ok(()) => watch.run(spec, cancel, on_stage)?,
         };
         // A disk image may be gigabytes; what it held is void after the boot.
-        let _ = fs::remove_file(spec.folder.join(DISK));
+        for name in [DISK, LOG_DISK] {
+            let _ = fs::remove_file(spec.folder.join(name));
+        }
         Ok(BootResult {
             outcome,
             hello: watch.hello,
@@ -265,20 +317,19 @@ impl Guest for Qemu {
     }
 }
 
-/// Makes the disk image and removes what an earlier try left.
+/// Makes the disk images and removes what an earlier try left.
 fn prepare(spec: &BootSpec) -> Result<(), String> {
-    for name in [CONSOLE, RESULTS, FALLBACK, DISK] {
+    for name in [CONSOLE, RESULTS, FALLBACK, DISK, LOG_DISK] {
         let path = spec.folder.join(name);
         if path.exists() {
             fs::remove_file(&path).map_err(|error| format!("cannot remove {path}: {error}"))?;
         }
     }
-    let backed = matches!(spec.arm.guest.disk.kind, DiskKind::Nvme | DiskKind::VirtioBlk);
-    if let (true, Some(size)) = (backed, spec.arm.guest.disk.capacity()) {
-        let path = spec.folder.join(DISK);
+    for disk in backed_disks(spec.arm) {
+        let path = spec.folder.join(disk.file);
         File::create(&path)
-            .and_then(|file| file.set_len(size.bytes()))
-            .map_err(|error| format!("cannot make disk image {path} of {size}: {error}"))?;
+            .and_then(|file| file.set_len(disk.bytes))
+            .map_err(|error| format!("cannot make disk image {path} of {} bytes: {error}", disk.bytes))?;
     }
     Ok(())
 }

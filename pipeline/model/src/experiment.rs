@@ -161,6 +161,51 @@ pub struct FilesystemSettings {
     /// Mount options.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub mount: Vec<String>,
+    /// Size of an external log (XFS) or journal (ext4), on a second disk of the same kind.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub log: Option<Size>,
+    /// A filesystem that was used before: made once, and put back before every round instead of
+    /// making a new one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub aged: Option<AgedSettings>,
+}
+
+impl FilesystemSettings {
+    /// `kind` with every default.
+    #[must_use]
+    pub fn new(kind: FilesystemKind) -> Self {
+        Self { kind, mkfs: Vec::new(), mount: Vec::new(), log: None, aged: None }
+    }
+}
+
+/// How a filesystem is used before it is measured: a workload runs on it, each round in a folder of
+/// its own, and what it leaves stays.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct AgedSettings {
+    /// Workload and scenario, or a workload's name for its default scenarios. One that removes all
+    /// it made leaves little.
+    pub workload: String,
+    /// Named set of parameter values to start from. Default: `guest`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub preset: Option<String>,
+    /// Parameter values; see `kdelta workloads NAME`.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    #[schemars(with = "BTreeMap<String, serde_json::Value>")]
+    pub parameters: Parameters,
+    /// How many times it runs.
+    #[serde(default = "one")]
+    pub rounds: u32,
+    /// Removes every n-th file afterwards, in the order of names, which leaves holes: 2 removes half.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub remove_every: Option<u32>,
+    /// Seed of names and contents, apart from the session's: all boots begin with the same image.
+    #[serde(default)]
+    pub seed: u64,
+}
+
+fn one() -> u32 {
+    1
 }
 
 /// One workload to run.
@@ -243,6 +288,8 @@ impl ArmSettings {
                 kind: above.kind,
                 mkfs: joined(&below.mkfs, &above.mkfs),
                 mount: joined(&below.mount, &above.mount),
+                log: above.log.or(below.log),
+                aged: above.aged.clone().or_else(|| below.aged.clone()),
             }),
             (below, above) => above.clone().or_else(|| below.clone()),
         };

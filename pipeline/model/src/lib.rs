@@ -13,8 +13,8 @@ pub mod record;
 mod text;
 
 pub use experiment::{
-    ArmSettings, Experiment, ExperimentVariable, FilesystemSettings, KernelSettings, Levels, MeasureChoice,
-    WorkloadSettings,
+    AgedSettings, ArmSettings, Experiment, ExperimentVariable, FilesystemSettings, KernelSettings, Levels,
+    MeasureChoice, WorkloadSettings,
 };
 pub use gate::{Gate, GateState};
 pub use guest::{AioMode, CacheMode, Disk, GuestShape, Size};
@@ -22,10 +22,10 @@ pub use kernel::{
     ConfigBase, DebLocation, DebianPackage, Digest, KernelIdentity, KernelRequest, KernelSource, PatchSource,
 };
 pub use metric::{Direction, Metric, MetricKind, Unit};
-pub use plan::{Arm, BootPurpose, Filesystem, Pair, Plan, PlannedBoot, Scenario};
+pub use plan::{Aging, Arm, BootPurpose, ExternalLog, Filesystem, Pair, Plan, PlannedBoot, Scenario};
 pub use record::{
-    ArmRecord, BootRecord, Cell, Comparison, ConfigDifference, ConsoleFinding, Determinism, Estimate,
-    ExperimentRecord, Factorial, HostFacts, MeasureMode, MeasureRecord, Outcome, RECORD_VERSION, RunRecord,
-    ScenarioSetup, Verdict,
+    AgedRecord, ArmRecord, BootRecord, Cell, Comparison, ConfigDifference, ConsoleFinding, Determinism,
+    Estimate, ExperimentRecord, Factorial, HostFacts, MeasureMode, MeasureRecord, Outcome, RECORD_VERSION,
+    RunRecord, ScenarioSetup, Verdict,
 };
 pub use text::ParseError;

@@ -1,8 +1,9 @@
 //! The plan: an experiment with everything decided, before the first boot. Read [`Plan`] first.
 
 use std::collections::BTreeMap;
+use std::fmt;
 
-use kdelta_wire::{FilesystemJob, ScenarioJob};
+use kdelta_wire::{FilesystemJob, LogJob, ScenarioJob};
 use serde::{Deserialize, Serialize};
 
 use crate::guest::GuestShape;
@@ -13,6 +14,8 @@ use crate::record::MeasureMode;
 pub type Scenario = ScenarioJob;
 /// How a filesystem is written in a plan: as the guest will read it.
 pub type Filesystem = FilesystemJob;
+/// How a log on a disk of its own is written in a plan: as the guest will read it.
+pub type ExternalLog = LogJob;
 
 /// Ordered boots, with all that they need. Stored with its digest before the first boot.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -48,10 +51,25 @@ pub struct Arm {
     pub guest: GuestShape,
     /// What is made and mounted.
     pub filesystem: Filesystem,
+    /// How the filesystem is used before it is measured; `None` for one made afresh.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub aged: Option<Aging>,
     /// What runs.
     pub scenarios: Vec<Scenario>,
     /// For a placebo: index of the arm it imitates.
     pub placebo_of: Option<usize>,
+}
+
+/// How a filesystem is used before it is measured. The first arm that asks for one makes its image;
+/// all that ask for the same on the same filesystem and size of disk share it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Aging {
+    /// What runs on it, each round in a folder of its own.
+    pub scenarios: Vec<Scenario>,
+    /// Removes every n-th file afterwards.
+    pub remove_every: Option<u32>,
+    /// Seed of the boot that makes it.
+    pub seed: u64,
 }
 
 /// Two arms to compare.
@@ -88,6 +106,23 @@ pub enum BootPurpose {
     Repeat,
     /// The parent with a change that does nothing.
     Placebo,
+}
+
+impl fmt::Display for Aging {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a filesystem used by")?;
+        for (number, scenario) in self.scenarios.iter().enumerate() {
+            let comma = if number > 0 { "," } else { "" };
+            write!(f, "{comma} {} x {}", scenario.workload, scenario.rounds)?;
+            for (name, value) in &scenario.parameters {
+                write!(f, " {name}={value}")?;
+            }
+        }
+        if let Some(every) = self.remove_every {
+            write!(f, ", every file number {every} removed")?;
+        }
+        write!(f, ", seed {}", self.seed)
+    }
 }
 
 impl Plan {

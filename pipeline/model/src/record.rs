@@ -132,6 +132,24 @@ pub struct ArmRecord {
     pub userland: Vec<String>,
     /// QEMU arguments, with paths and seeds replaced by names.
     pub qemu_arguments: Vec<String>,
+    /// The image that every round starts from, when the filesystem was used before.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub aged: Option<AgedRecord>,
+}
+
+/// The image of a used filesystem.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AgedRecord {
+    /// Digest of its bytes.
+    pub digest: Digest,
+    /// Bytes of its blocks that are not zero.
+    pub bytes: u64,
+    /// Digest of the kernel that made it.
+    pub kernel: Digest,
+    /// All that mkfs printed when it was made.
+    pub mkfs_output: String,
+    /// Its line of `/proc/mounts` while it was made.
+    pub mount_line: String,
 }
 
 /// One boot that ended.

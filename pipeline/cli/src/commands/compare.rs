@@ -84,9 +84,9 @@ fn experiment(args: &Compare, folder: &str) -> anyhow::Result<Experiment> {
         guest: args.guest.clone(),
         settings: ArmSettings {
             filesystem: Some(FilesystemSettings {
-                kind,
                 mkfs: args.mkfs.iter().flat_map(|text| text.split_whitespace().map(str::to_owned)).collect(),
                 mount: mount_options(args.mount.as_deref().unwrap_or_default()),
+                ..FilesystemSettings::new(kind)
             }),
             parameters,
             ..ArmSettings::default()

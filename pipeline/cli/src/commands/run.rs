@@ -120,10 +120,16 @@ fn preview(plan: &Plan, global: &Global) -> String {
     }
     text.push_str("arms:\n");
     for arm in &plan.arms {
+        let log = arm.filesystem.log.as_ref();
+        let log =
+            log.map_or(String::new(), |log| format!(", log of {} MiB on a disk of its own", log.bytes >> 20));
         text.push_str(&format!(
-            "  {}: {} on {}, disk {}\n",
+            "  {}: {} on {}, disk {}{log}\n",
             arm.name, arm.filesystem.kind, arm.guest.memory, arm.guest.disk
         ));
+        if let Some(aged) = &arm.aged {
+            text.push_str(&format!("    starts from {aged}\n"));
+        }
         for scenario in &arm.scenarios {
             let values: Vec<String> =
                 scenario.parameters.iter().map(|(name, value)| format!("{name}={value}")).collect();

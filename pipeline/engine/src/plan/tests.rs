@@ -54,6 +54,68 @@ fn mkfs_is_told_to_overwrite_unless_the_experiment_says_so_itself() {
 }
 
 #[test]
+fn an_external_log_brings_the_arguments_that_both_mkfs_need() {
+    let of = |kind: &str, mkfs: &str| {
+        let settings = format!("type: {kind}, mkfs: [{mkfs}], log: 64MiB}}, memory: 2GiB");
+        let plan = plan(&TWO_ARMS.replace("type: tmpfs}", &settings), Instructions);
+        let Filesystem { mkfs, log, .. } = plan.arms[1].filesystem.clone();
+        let log = log.expect("a log");
+        assert_eq!(log.bytes, 64 << 20);
+        (mkfs.join(" "), log.mkfs.join(" "))
+    };
+    let pair = |one: &str, other: &str| (one.to_owned(), other.to_owned());
+    assert_eq!(of("xfs", "-m, crc=1"), pair("-f -m crc=1", ""));
+    assert_eq!(of("ext4", ""), pair("-F -b 4096", "-F -b 4096 -O journal_dev"));
+    assert_eq!(of("ext4", "-b, 1024, -O, quota"), pair("-F -b 1024 -O quota", "-F -b 1024 -O journal_dev"));
+    assert_eq!(of("ext4", "-b1024"), pair("-F -b1024", "-F -b1024 -O journal_dev"));
+}
+
+#[test]
+fn a_log_is_a_matter_of_the_arm_that_asks_for_it() {
+    let yaml =
+        with_xfs("filesystem: {type: xfs, log: 128MiB}").replace("settings: {", "settings: {memory: 2GiB, ");
+    let plan = plan(&yaml, Instructions);
+    assert_eq!(plan.arms[0].filesystem.log, None);
+    assert_eq!(plan.arms[1].filesystem.log.as_ref().map(|log| log.bytes), Some(128 << 20));
+    assert_eq!(plan.arms[1].filesystem.mkfs, plan.arms[0].filesystem.mkfs);
+    let other = with_xfs("filesystem: {type: btrfs}")
+        .replace("type: xfs,", "type: xfs, log: 64MiB,")
+        .replace("settings: {", "settings: {memory: 2GiB, ");
+    assert_eq!(
+        super::make(&loaded(&other).expect("yaml"), Instructions).expect("a plan").arms[1].filesystem.log,
+        None
+    );
+}
+
+const AGED: &str = "type: xfs, aged: {workload: create, preset: quick, rounds: 3, remove_every: 2, seed: 9}";
+
+#[test]
+fn a_used_filesystem_has_a_fixed_uuid_and_its_own_workload_and_seed() {
+    let plan = plan(&TWO_ARMS.replace("type: tmpfs", AGED), Instructions);
+    let [parent, child, placebo] = plan.arms.as_slice() else { panic!("{:?}", names(&plan)) };
+    assert_eq!((&parent.aged, &parent.aged), (&child.aged, &placebo.aged), "all share one image");
+    let aged = parent.aged.as_ref().expect("a used filesystem");
+    assert_eq!((aged.seed, aged.remove_every, aged.scenarios.len()), (9, Some(2), 1));
+    let scenario = &aged.scenarios[0];
+    assert_eq!((scenario.workload.as_str(), scenario.warmup, scenario.rounds), ("create/sane", 0, 3));
+    assert_eq!(scenario.parameters["files"].to_string(), "30");
+    assert_eq!(parent.filesystem.mkfs, ["-f", "-m", "uuid=6b64656c-7461-4000-8000-000000000001"]);
+    insta::assert_snapshot!(aged, @"a filesystem used by create/sane x 3 dirs=3 files=30 order=round-robin size=1000 sync=none threads=2 write_size=600, every file number 2 removed, seed 9");
+}
+
+#[test]
+fn a_uuid_that_the_experiment_gives_stays() {
+    let mkfs = |kind: &str, mkfs: &str| {
+        let settings = format!("type: {kind}, mkfs: [{mkfs}], aged: {{workload: create}}");
+        plan(&TWO_ARMS.replace("type: tmpfs", &settings), Instructions).arms[0].filesystem.mkfs.join(" ")
+    };
+    assert_eq!(mkfs("ext4", ""), "-F -U 6b64656c-7461-4000-8000-000000000001");
+    assert_eq!(mkfs("btrfs", ""), "-f -U 6b64656c-7461-4000-8000-000000000001");
+    assert_eq!(mkfs("ext4", "-U, clear"), "-F -U clear");
+    assert_eq!(mkfs("xfs", "-m, \"crc=1,uuid=1234\""), "-f -m crc=1,uuid=1234");
+}
+
+#[test]
 fn machine_and_command_line_of_an_arm_win_over_the_shape() {
     let yaml = with_xfs("memory: 2GiB, cpus: 2, disk: {type: ram, size: 768MiB}, cmdline: [quiet]")
         .replace("settings: {", "settings: {cmdline: [mitigations=off], ");
@@ -313,6 +375,55 @@ fn every_contradiction_is_refused_with_its_place_and_a_way_out() {
         "type: xfs}, disk: {type: none}",
         "arms[0].disk: xfs needs a disk; use guest: ram, nvme or virtio-blk",
     );
+    for (kind, reason) in [("tmpfs", "tmpfs keeps nothing and has no log"), ("btrfs", "btrfs has no journal")]
+    {
+        two(
+            "type: tmpfs",
+            &format!("type: {kind}, log: 64MiB"),
+            &format!("arms[0].filesystem.log: {reason}"),
+        );
+    }
+    two("type: tmpfs", "type: xfs, log: 1KiB", "arms[0].filesystem.log: 1KiB; it must be a multiple of 4KiB");
+    two(
+        "type: tmpfs}",
+        "type: xfs, log: 600MiB}, memory: 4GiB",
+        "arms[0].filesystem.log: all RAM disks have one size, so the log is at most as large as the disk: 512MiB",
+    );
+    two(
+        "type: tmpfs",
+        "type: xfs, log: 64MiB",
+        "arms[0].disk: a RAM disk of 512MiB with a log of 64 MiB needs twice that in guest memory, which is 1GiB",
+    );
+    for (kind, mkfs) in [("xfs", "logdev=/dev/sdb"), ("xfs", "internal=1"), ("ext4", "-J")] {
+        two(
+            "type: tmpfs",
+            &format!("type: {kind}, mkfs: [-l, {mkfs}], log: 64MiB"),
+            &format!("arms[0].filesystem.log: mkfs is told where the log is already: {mkfs}"),
+        );
+    }
+    let aged = |aged: &str, expected: &str| {
+        let settings = format!("type: xfs, aged: {{{aged}}}");
+        two("type: tmpfs", &settings, &format!("arms[0].filesystem.aged{expected}"));
+    };
+    aged("workload: creat", ".workload: there is no workload `creat`; did you mean: create");
+    aged("workload: create, preset: huge", ".preset: no preset \"huge\"; known: source");
+    aged("workload: create, rounds: 0", ".rounds: at least one round must be measured");
+    aged("workload: create, parameters: {fils: 1}", ".parameters: create/sane has no parameter `fils`");
+    for every in ["0", "1"] {
+        let expected = format!(".remove_every: {every}; 2 removes half of the files");
+        aged(&format!("workload: create, remove_every: {every}"), &expected);
+    }
+    two(
+        "type: tmpfs",
+        "type: xfs, log: 64MiB, aged: {workload: create}",
+        "arms[0].filesystem.aged: the image of a used filesystem holds its log; leave out `log`, or `aged`",
+    );
+    two(
+        "type: tmpfs",
+        "type: tmpfs, aged: {workload: create}",
+        "arms[0].filesystem.aged: tmpfs has no disk whose state could be kept; use xfs, ext4 or btrfs",
+    );
+
     for cpus in ["0", "65"] {
         two("settings: {", &format!("settings: {{cpus: {cpus}, "), "CPUs; 1 to 64 are possible");
     }

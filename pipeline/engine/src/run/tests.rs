@@ -41,7 +41,7 @@ impl Bench {
             init_digest: digest("init"),
             userland: Vec::new(),
         });
-        let made = Made { kernels: kernels.collect(), images: images.collect() };
+        let made = Made { kernels: kernels.collect(), images: images.collect(), aged: Vec::new() };
         let cache = Cache::open(&root.join("cache")).expect("a cache");
         Self { _dir: dir, root, cache, cancel: Cancel::default(), session, made }
     }
@@ -381,4 +381,56 @@ fn a_dry_run_of_auto_is_planned_as_instructions() {
     let counts = boots_by_purpose(&record(TWO_ARMS, Instructions).plan);
     let expected = [("determinism check", 2), ("placebo", 8), ("sample", 16)];
     assert_eq!(counts.into_iter().collect::<Vec<_>>(), expected);
+}
+
+/// Keeps the window that each boot was given.
+struct Windows<'a> {
+    inner: SimulatedGuest<'a>,
+    seen: Mutex<Vec<(String, Option<Utf8PathBuf>)>>,
+}
+
+impl Guest for Windows<'_> {
+    fn boot(
+        &self,
+        spec: &BootSpec,
+        cancel: &Cancel,
+        on_stage: &dyn Fn(&str),
+    ) -> Result<vm::BootResult, ProcessError> {
+        assert!(spec.window.is_none_or(|window| !window.writable), "rounds only read an image");
+        let window = spec.window.map(|window| window.path.to_owned());
+        self.seen.lock().expect("no panic elsewhere").push((spec.arm.name.clone(), window));
+        self.inner.boot(spec, cancel, on_stage)
+    }
+}
+
+#[test]
+fn boots_of_an_arm_that_starts_from_an_image_are_given_it_and_the_reader_is_told() {
+    let child = "{name: child, filesystem: {type: xfs, aged: {workload: create}}}";
+    let yaml = TWO_ARMS.replace("{name: child, kernel: {patches: [slow.patch]}}", child);
+    let mut bench = Bench::new(&format!("{yaml}boots: 1\nrepeats: 0\n"), Instructions);
+    let record = kdelta_model::AgedRecord {
+        digest: digest("a used filesystem"),
+        bytes: 4096,
+        kernel: digest("a kernel"),
+        mkfs_output: String::new(),
+        mount_line: String::new(),
+    };
+    let path = bench.root.join("image");
+    bench.made.aged =
+        vec![None, Some(AgedImage { path: path.clone(), window: 1 << 14, record: record.clone() })];
+    let arms = [0, 1].map(|arm| arm_record(&bench.session.plan, arm, &bench.made));
+    assert_eq!(arms.each_ref().map(|arm| arm.aged.clone()), [None, Some(record.clone())]);
+    let object = "memory-backend-file,id=window,share=on,readonly=on,size=16384,mem-path=AGED";
+    assert!(arms[1].qemu_arguments.iter().any(|word| word == object), "{:?}", arms[1].qemu_arguments);
+    let kernel = &bench.made.kernels[0];
+    let job = |arm: usize| job(&bench.session.plan.arms[arm], 1, Instructions, kernel);
+    assert_eq!((job(0).image, job(1).image), (None, Some(ImageUse::Restore)));
+
+    bench.session.arms = arms.to_vec();
+    let guest = Windows { inner: SimulatedGuest::new(&model, &works), seen: Mutex::default() };
+    let finished = bench.start(&guest, 1).expect("a record");
+    let seen = guest.seen.into_inner().expect("no panic elsewhere");
+    assert_eq!(seen, [("parent".to_owned(), None), ("child".to_owned(), Some(path))]);
+    let caveat = format!("Rounds start from a used filesystem (image {}): ", record.digest.short());
+    assert!(finished.caveats.iter().any(|line| line.starts_with(&caveat)), "{:?}", finished.caveats);
 }

@@ -20,6 +20,7 @@ fn spec(arm: &Arm, mode: MeasureMode) -> BootSpec<'_> {
         folder: Utf8Path::new("/r/0003"),
         deadlines: Deadlines::default(),
         pins: &[],
+        window: None,
     }
 }
 
@@ -157,6 +158,66 @@ fn a_virtio_disk_in_wall_time_with_words_of_the_arm_s_own() {
     -device virtserialport,bus=ports.0,chardev=results,name=org.kdelta.results
     -drive if=none,id=disk,format=raw,cache=writeback,aio=threads,file=/r/0003/disk.raw
     -device virtio-blk-pci,drive=disk,serial=kdelta
+    ");
+}
+
+/// The part of the arguments that is about disks and the window.
+fn disks(spec: &BootSpec) -> String {
+    let lines = lines(spec);
+    lines.split_once(RESULT_PORT).map(|(_, rest)| rest.trim().to_owned()).unwrap_or_default()
+}
+
+#[test]
+fn an_external_log_is_a_second_disk_of_the_same_kind_with_a_serial_number_of_its_own() {
+    let ram = arm("{type: xfs, log: 64MiB}, memory: 2GiB", Instructions);
+    let line = cmdline(&spec(&ram, Instructions));
+    assert!(line.ends_with(" brd.rd_nr=2 brd.rd_size=524288"), "{line}");
+    assert_eq!(disks(&spec(&ram, Instructions)), "");
+    let nvme = arm("{type: xfs, log: 64MiB}, disk: {type: nvme}", Instructions);
+    insta::assert_snapshot!(disks(&spec(&nvme, Instructions)), @r"
+    -drive if=none,id=disk,format=raw,cache=writeback,aio=threads,file=/r/0003/disk.raw
+    -device nvme,drive=disk,serial=kdelta
+    -drive if=none,id=log,format=raw,cache=writeback,aio=threads,file=/r/0003/log.raw
+    -device nvme,drive=log,serial=kdelta-log
+    ");
+    let virtio = arm("{type: ext4, log: 64MiB}, disk: {type: virtio-blk, cache: none}", Instructions);
+    insta::assert_snapshot!(disks(&spec(&virtio, Instructions)), @r"
+    -drive if=none,id=disk,format=raw,cache=none,aio=threads,file=/r/0003/disk.raw
+    -device virtio-blk-pci,drive=disk,serial=kdelta,ioeventfd=off
+    -drive if=none,id=log,format=raw,cache=none,aio=threads,file=/r/0003/log.raw
+    -device virtio-blk-pci,drive=log,serial=kdelta-log,ioeventfd=off
+    ");
+}
+
+#[test]
+fn disk_images_are_made_for_the_disk_and_the_log() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let folder = Utf8Path::from_path(dir.path()).expect("UTF-8");
+    let lengths = |settings: &str| {
+        let arm = arm(settings, Instructions);
+        prepare(&BootSpec { folder, ..spec(&arm, Instructions) }).expect("images");
+        [DISK, LOG_DISK].map(|name| fs::metadata(folder.join(name)).map(|file| file.len() >> 20).ok())
+    };
+    let nvme = "disk: {type: nvme, size: 1GiB}";
+    assert_eq!(lengths(&format!("{{type: xfs, log: 64MiB}}, {nvme}")), [Some(1024), Some(64)]);
+    assert_eq!(lengths(&format!("{{type: xfs}}, {nvme}")), [Some(1024), None]);
+    assert_eq!(lengths("{type: xfs, log: 64MiB}, memory: 2GiB"), [None, None]);
+}
+
+#[test]
+fn a_window_is_memory_of_the_host_that_most_guests_only_read() {
+    let arm = arm("{type: xfs}", Instructions);
+    let window = |writable| {
+        let window = Window { path: Utf8Path::new("/c/aged/a,b/image"), bytes: 1 << 29, writable };
+        disks(&BootSpec { window: Some(window), ..spec(&arm, Instructions) })
+    };
+    insta::assert_snapshot!(window(false), @r"
+    -object memory-backend-file,id=window,share=on,readonly=on,size=536870912,mem-path=/c/aged/a,,b/image
+    -device ivshmem-plain,memdev=window
+    ");
+    insta::assert_snapshot!(window(true), @r"
+    -object memory-backend-file,id=window,share=on,size=536870912,mem-path=/c/aged/a,,b/image
+    -device ivshmem-plain,memdev=window
     ");
 }
 
