@@ -108,7 +108,7 @@ pub(crate) fn failed(call: &'static str, path: &Path, errno: Errno) -> WorkloadE
 }
 
 /// Runs the round that `request` describes, in this process. With `mounting`, and if the request
-/// allows it, [`RoundContext::quiesce`] unmounts the filesystem and [`RoundContext::remount`] works.
+/// allows it, [`RoundContext::quiesce`] unmounts the filesystem and `RoundContext::remount` works.
 ///
 /// # Errors
 /// When the request is not valid, or a system call fails that the workload needs. A check that
@@ -411,7 +411,7 @@ impl RoundContext {
         Ok(())
     }
 
-    /// Syncs, drops the page cache, dentries and inodes, and checks as [`COLD`] that nine
+    /// Syncs, drops the page cache, dentries and inodes, and checks as `COLD` that nine
     /// tenths of `inodes` are gone from memory (rule M8).
     ///
     /// In a guest, the filesystem is frozen and thawed before: what is dirty in the log and not yet

@@ -455,12 +455,13 @@ fn aging(place: &str, settings: &AgedSettings, kind: FilesystemKind) -> Result<A
     workload.rounds = settings.rounds;
     workload.warmup = Some(0);
     // The parameters of the arm are those of what is measured.
-    let scenarios = scenarios(&[workload], &ArmSettings::default(), kind, 0).map_err(|error| match error {
-        ConfigError::Invalid { place: inner, message } => {
-            ConfigError::Invalid { place: inner.replacen("workloads[0]", &place, 1), message }
-        }
-        error => error,
-    })?;
+    let scenarios =
+        scenarios(&[workload], &ArmSettings::default(), kind, 0).map_err(|error| match error {
+            ConfigError::Invalid { place: inner, message } => {
+                ConfigError::Invalid { place: inner.replacen("workloads[0]", &place, 1), message }
+            }
+            error => error,
+        })?;
     Ok(Aging { scenarios, remove_every: settings.remove_every, seed: settings.seed })
 }
 

@@ -210,10 +210,7 @@ fn arm(kind: FilesystemKind, disk: DiskKind) -> Result<Arm, ConfigError> {
     };
     let guest =
         builtin::guest(shape, Utf8Path::new(".")).map_err(|error| ConfigError::invalid("guest", error))?;
-    let settings = ArmSettings {
-        filesystem: Some(FilesystemSettings::new(kind)),
-        ..ArmSettings::default()
-    };
+    let settings = ArmSettings { filesystem: Some(FilesystemSettings::new(kind)), ..ArmSettings::default() };
     let filesystem = plan::filesystem("filesystem", &settings)?;
     plan::check_shape("disk", &guest, &filesystem)?;
     Ok(Arm {
