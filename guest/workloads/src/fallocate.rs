@@ -264,16 +264,23 @@ struct Full {
 /// Gives every file its full size once, looks how full the filesystem is, and empties the files.
 fn fill(round: &mut RoundContext, members: &[Member]) -> Result<Full, WorkloadError> {
     let count = members.len() as u64;
+    let no_room = || WorkloadError::Unavailable {
+        what: format!("room for {count} files of {} bytes", members.first().map_or(0, |member| member.full)),
+        next: "lower `workers` or `file_bytes`, or take a larger disk",
+    };
+    let root = open_root(round.mount_point())?;
+    // Asked before anything is taken: filling the disk would hurt whoever else uses it.
+    let stat = space::statfs(root.as_fd()).map_err(|errno| failed("fstatfs", round.mount_point(), errno))?;
+    let wanted: f64 = members.iter().map(|member| member.full as f64).sum();
+    if wanted > stat.f_bavail as f64 * stat.f_bsize as f64 {
+        return Err(no_room());
+    }
     for member in members {
         space::fallocate(member.file.as_fd(), 0, member.full).map_err(|errno| match errno {
-            Errno::NOSPC => WorkloadError::Unavailable {
-                what: format!("room for {count} files of {} bytes", member.full),
-                next: "lower `workers` or `file_bytes`, or take a larger disk",
-            },
+            Errno::NOSPC => no_room(),
             errno => failed("fallocate", &member.path, errno),
         })?;
     }
-    let root = open_root(round.mount_point())?;
     let stat = space::statfs(root.as_fd()).map_err(|errno| failed("fstatfs", round.mount_point(), errno))?;
     for member in members {
         space::truncate(member.file.as_fd(), 0).map_err(|errno| failed("ftruncate", &member.path, errno))?;

@@ -330,7 +330,14 @@ fn unchanged(round: &mut RoundContext) -> Result<(), WorkloadError> {
     let operations = round.integer(OPERATIONS)?;
     let mut rewriters = Vec::new();
     let root = open_root(round.mount_point())?;
+    // Asked before anything is taken: filling the disk would hurt whoever else uses it.
+    let stat = space::statfs(root.as_fd()).map_err(|errno| failed("fstatfs", round.mount_point(), errno))?;
+    let wanted = files as f64 * file_bytes as f64 * round.integer("workers")? as f64;
+    let room = wanted <= stat.f_bavail as f64 * stat.f_bsize as f64;
     for (number, mut member) in Member::all(round)?.into_iter().enumerate() {
+        if !room {
+            return Err(no_room(&member, Errno::NOSPC));
+        }
         sys::allow_open_files(files * round.integer("workers")?)
             .map_err(|errno| member.failed("setrlimit(RLIMIT_NOFILE)", errno))?;
         for file in 0..files {
