@@ -177,7 +177,7 @@ fn a_log_of_its_own_and_a_used_filesystem_are_told_with_their_mkfs() {
     );
     let words = section.split_whitespace().collect::<Vec<_>>().join(" ");
     assert!(
-        words.contains("every round starts from a filesystem used by create/sane x 4 dirs=10"),
+        words.contains("every round starts from a filesystem used by create/sane x 2 dirs=10"),
         "{section}"
     );
     assert!(
