@@ -198,7 +198,7 @@ mod tests {
     fn counts_agree_with_the_reference() {
         let found = compare_counts(&[3, 0, 2, 1, 2], &[9, 7, 12, 8, 6], 0.05).expect("valid");
         let near =
-            |value: f64, expected: f64| assert!((value / expected - 1.0).abs() < 2e-6, "{value} {expected}");
+            |value: f64, expected: f64| assert!((value / expected - 1.0).abs() < 5e-6, "{value} {expected}");
         assert_eq!(found.permutation_p, 2.0 / 252.0);
         near(found.binomial_p, 1.16356e-6);
         near(found.ratio.expect("events"), 5.25);
